@@ -1,0 +1,46 @@
+# Two commands matter: `make demo` and `make test`. Each sets up .venv by itself;
+# after the packages are installed once, all of them work offline.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.stamp
+PYTEST_ARGS ?=
+
+.PHONY: demo test test-all check docs bench clean
+
+demo: $(STAMP)
+	@$(BIN)/kvledger demo
+
+test: $(STAMP)-dev
+	$(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)
+
+test-all: $(STAMP)-dev
+	$(BIN)/python -m pytest -m "not gpu and not network" $(PYTEST_ARGS)
+
+check: $(STAMP)-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python -m pytest --doctest-modules --doctest-continue-on-failure src -p no:randomly -q
+	$(BIN)/sphinx-build -q -W --keep-going -b html docs docs/_build/html
+
+docs: $(STAMP)-dev
+	$(BIN)/sphinx-build -W --keep-going -b html docs docs/_build/html
+
+bench: $(STAMP)-dev
+	$(BIN)/python -m benchmarks
+
+# The package alone, for `make demo`; with the developers' tools, for the rest.
+$(STAMP): pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
+	$(BIN)/python -m pip install --quiet --editable .
+	@touch $@
+
+$(STAMP)-dev: pyproject.toml $(STAMP)
+	$(BIN)/python -m pip install --quiet --group dev --editable .
+	@touch $@
+
+clean:
+	rm -rf $(VENV) docs/_build dist build .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,1 @@
+"""What would have happened: the same traffic under every memory policy."""

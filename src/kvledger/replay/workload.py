@@ -1,0 +1,123 @@
+"""Requests as columns: what arrives, when, how long, and with which content."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvledger.errors import TraceError
+
+__all__ = ["Content", "HashIds", "HashKind", "SharedPrefix", "TokenIds", "Workload"]
+
+_MAX_TOKENS = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedPrefix:
+    """Content identity by length: that many leading tokens come from one common stream, the rest is unique.
+
+    ``tokens``: (requests,), int32.
+    """
+
+    tokens: NDArray[np.int32]
+
+
+class HashKind(StrEnum):
+    """What a hash id identifies."""
+
+    CHAIN = "chain"
+    """The block and everything before it (equal ids mean equal whole prefixes)."""
+    CONTENT = "content"
+    """The block's own content, wherever it stands."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HashIds:
+    """Content identity by block ids. Request ``i`` owns ``ids[offsets[i]:offsets[i + 1]]``.
+
+    ``offsets``: (requests + 1,), int64. ``ids``: (total,), int64. Every id covers ``block_tokens`` tokens, the last of
+    a request what is left; where blocks differ in length, ``lengths``: (total,), int32, says how long each is.
+    Ids of different scopes never mean the same content; readers renumber them so that ids are global.
+    """
+
+    offsets: NDArray[np.int64]
+    ids: NDArray[np.int64]
+    block_tokens: int
+    kind: HashKind
+    lengths: NDArray[np.int32] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenIds:
+    """Content identity by tokens. Request ``i`` owns ``ids[offsets[i]:offsets[i + 1]]``: prompt, then output if known.
+
+    ``offsets``: (requests + 1,), int64. ``ids``: (total,), int32.
+    """
+
+    offsets: NDArray[np.int64]
+    ids: NDArray[np.int32]
+
+
+Content = SharedPrefix | HashIds | TokenIds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """Requests in order of arrival, as columns of equal length.
+
+    Invariant: arrivals are finite and never go backwards; prompts and outputs have at least one token;
+    ``max_tokens`` is 0 where the request declared none. See :meth:`check`.
+
+    Shapes: all (requests,); ``arrival_seconds`` float64, the token columns int32, ``session`` int32 (-1: none).
+    """
+
+    arrival_seconds: NDArray[np.float64]
+    prompt_tokens: NDArray[np.int32]
+    output_tokens: NDArray[np.int32]
+    max_tokens: NDArray[np.int32] | None = None
+    content: Content | None = None
+    session: NDArray[np.int32] | None = None
+
+    def __len__(self) -> int:
+        """Return the number of requests."""
+        return len(self.arrival_seconds)
+
+    @property
+    def span_seconds(self) -> float:
+        """Seconds from the first arrival to the last."""
+        return float(self.arrival_seconds[-1] - self.arrival_seconds[0]) if len(self) else 0.0
+
+    @property
+    def longest_tokens(self) -> int:
+        """The largest prompt plus output of any request."""
+        if not len(self):
+            return 0
+        return max(
+            int((self.prompt_tokens[i : i + 2**20].astype(np.int64) + self.output_tokens[i : i + 2**20]).max())
+            for i in range(0, len(self), 2**20)
+        )
+
+    def check(self) -> Workload:
+        """Return the workload itself when its invariant holds.
+
+        Raises:
+            TraceError: A column has another length, arrivals go backwards, or a length is below 1.
+        """
+        n = len(self)
+        columns = {"prompt_tokens": self.prompt_tokens, "output_tokens": self.output_tokens}
+        if self.max_tokens is not None:
+            columns["max_tokens"] = self.max_tokens
+        for name, column in columns.items():
+            if len(column) != n:
+                raise TraceError(f"column `{name}` has {len(column)} rows, arrivals have {n}")
+            smallest = 0 if name == "max_tokens" else 1
+            if n and int(column.min()) < smallest:
+                raise TraceError(f"column `{name}` has the value {int(column.min())}, below {smallest}")
+        if n and not bool(np.isfinite(self.arrival_seconds).all()):
+            raise TraceError("an arrival time is not a finite number")
+        if n and bool((np.diff(self.arrival_seconds) < 0).any()):
+            raise TraceError("arrival times go backwards", hint="sort the requests by arrival")
+        return self

@@ -1,0 +1,81 @@
+"""Sizes in bytes: reading what people write, and writing what they read."""
+
+from __future__ import annotations
+
+import re
+
+from kvledger.errors import UsageError
+
+__all__ = ["GIB", "KIB", "MIB", "format_bytes", "parse_bytes"]
+
+KIB = 2**10
+MIB = 2**20
+GIB = 2**30
+
+_FACTORS = {
+    "": 1,
+    "B": 1,
+    "KIB": KIB,
+    "MIB": MIB,
+    "GIB": GIB,
+    "TIB": 2**40,
+    "KB": 10**3,
+    "MB": 10**6,
+    "GB": 10**9,
+    "TB": 10**12,
+}
+_AMBIGUOUS = {"K", "M", "G", "T"}
+_SIZE = re.compile(
+    r"\s*(?P<digits>\d{1,20}|\d{1,3}(?:,\d{3}){1,6})(?:\.(?P<fraction>\d{1,20}))?\s*(?P<unit>[A-Za-z]*)\s*"
+)
+_MAX_BYTES = 2**60
+
+
+def parse_bytes(text: str) -> int:
+    """Read a size such as ``16GiB``, ``16GB`` or ``17179869184``.
+
+    Binary units (KiB, MiB, GiB, TiB) are powers of 1024, decimal ones (kB, MB, GB, TB) powers of 1000.
+    A fraction of a byte is rounded down. ``16G`` is refused, because it means both.
+
+    Raises:
+        UsageError: The text is not a size, is ambiguous, or is above 2**60 bytes.
+
+    >>> parse_bytes("0.5GiB")
+    536870912
+    """
+    match = _SIZE.fullmatch(text)
+    if match is None:
+        raise UsageError(f"`{text[:80]}` is not a size", hint="write a number with a unit, such as `16GiB` or `16GB`")
+    unit = match["unit"].upper()
+    if unit in _AMBIGUOUS:
+        number = text.strip()[: -len(match["unit"])].strip()
+        raise UsageError(
+            f"`{text.strip()}` is ambiguous: {match['unit']} may be binary or decimal",
+            hint=f"write `{number}{unit}iB` (powers of 1024) or `{number}{unit}B` (powers of 1000)",
+        )
+    if unit not in _FACTORS:
+        raise UsageError(
+            f"`{match['unit']}` in `{text.strip()}` is not a unit of size",
+            hint="the units are B, KiB, MiB, GiB, TiB and kB, MB, GB, TB",
+        )
+    fraction = match["fraction"] or ""
+    whole = int(match["digits"].replace(",", "") + fraction)
+    value = whole * _FACTORS[unit] // 10 ** len(fraction)
+    if value > _MAX_BYTES:
+        raise UsageError(f"`{text.strip()}` is more than 1 EiB", hint="check the unit")
+    return value
+
+
+def format_bytes(value_bytes: float) -> str:
+    """Write a size in binary units, with two decimals from KiB up.
+
+    >>> format_bytes(131072)
+    '128.00 KiB'
+    >>> format_bytes(-1536)
+    '-1.50 KiB'
+    """
+    sign, rest = ("-", -value_bytes) if value_bytes < 0 else ("", value_bytes)
+    for factor, unit in ((2**40, "TiB"), (GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")):
+        if rest >= factor:
+            return f"{sign}{rest / factor:.2f} {unit}"
+    return f"{sign}{rest:.0f} B"
