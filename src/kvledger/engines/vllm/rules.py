@@ -1,0 +1,213 @@
+"""What changed in vLLM's planner, release by release.
+
+One row of ``_CHANGES`` is a release and the rules that first hold in it; :func:`find_rules` folds the rows up to a
+version. Each rule was read in the released packages named here and compared with their neighbours: 0.8.5, 0.9.2,
+0.10.2, 0.11.2, 0.12.0, 0.13.0, 0.14.1, 0.15.1, 0.16.0, 0.17.1, 0.18.1, 0.19.1, 0.20.2, 0.21.0, 0.22.1, 0.23.0,
+0.24.0, 0.25.1, 0.26.0, 0.27.1, 0.28.0 to 0.33.0 (``v1/core/kv_cache_utils.py``, from 0.33 ``v1/core/kv_cache_planning.py``;
+``v1/kv_cache_interface.py``; ``platforms/interface.py``; ``config/vllm.py``). A row is the first release read that
+has the rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from fractions import Fraction
+from types import MappingProxyType
+
+from kvledger.engines.vllm.version import Version
+
+__all__ = ["Check", "Grouping", "LogStyle", "Rules", "find_rules"]
+
+
+class Grouping(StrEnum):
+    """How layers of several kinds become groups."""
+
+    NONE = "none"
+    """No groups: windowed layers beside full ones are sized as full (0.8)."""
+    CONTIGUOUS = "contiguous"
+    """Runs of neighbouring layers, each pipeline stage for itself (0.9, 0.10)."""
+    STRIDED = "strided"
+    """Every n-th layer, once for the whole model (0.11 and later)."""
+
+
+class Check(StrEnum):
+    """What is compared with the available memory before the engine starts."""
+
+    LAYERS = "layers"
+    """The layers of each worker, without padding (up to 0.13)."""
+    MODEL = "model"
+    """The groups of the whole model against the worker with least memory (0.14 to 0.16): rejects pipelines that fit."""
+    WORKER = "worker"
+    """The groups of each worker (0.17 and later)."""
+
+
+class LogStyle(StrEnum):
+    """How sizes are printed."""
+
+    BLOCKS = "blocks"
+    """``# GPU blocks: N, # CPU blocks: M`` (V0 and the first V1 releases)."""
+    TWO_LINES = "two lines"
+    ONE_LINE = "one line"
+    """Tokens and concurrency on one line (0.28 and later)."""
+    ONE_LINE_DEVICE = "one line, device"
+    """The same, beginning with the device's name instead of ``GPU`` (0.30 and later)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """The sizing rules of one release."""
+
+    core_v1: bool = False
+    grouping: Grouping = Grouping.NONE
+    wide_group_ratio: Fraction = Fraction(0)
+    """Groups get the width of the larger bucket when it is narrower than this times the smaller one; 0: never."""
+    merges_buckets: bool = False
+    """Full-attention layers that differ only in their window share a bucket."""
+    uniform_types: bool = False
+    """Layers of one kind but different widths form one group."""
+    unifies_pages: bool = False
+    """Smaller pages are brought to the largest one by larger blocks (0.12 and later), else refused."""
+    pads_attention_pages: bool = False
+    """A page that does not divide the largest one is padded instead of refused."""
+    pads_state_pages: bool = False
+    """A state page that is smaller than the largest page is padded while pages are unified."""
+    promotes_beside_latent: bool = False
+    """Windowed layers beside latent ones whose pages cannot be unified are sized as full attention."""
+    state_blocks_by_length: bool = False
+    """A state takes ``ceil(max_len / state block)`` blocks (0.11 to 0.14), else it depends on the cache mode."""
+    state_modes: bool = False
+    """Cache modes none, align and all exist (0.15 and later)."""
+    all_mode: bool = False
+    """States may be kept for every block (0.11 to 0.31)."""
+    prefers_all_mode: bool = False
+    """With prefix caching Mamba-1 and Mamba-2 default to mode all (0.15 to 0.27), later to align."""
+    all_mode_speculative: bool = False
+    """Mode all adds the speculative blocks (0.22 and later)."""
+    mamba2_checkpoint_blocks: int = 0
+    """Blocks Mamba-2 adds in align mode so that a prefill can export its last state (0.32 and later)."""
+    hybrid_prefix_caching: bool = False
+    """Prefix caching is on by default for models with states (0.28 and later)."""
+    counts_batches_in_flight: bool = False
+    """Tokens in flight are counted once for every batch that may run concurrently (0.26 and later)."""
+    window_block_rule: bool = False
+    """Windowed layers choose the largest block their kernel supports within the page (0.25 and later)."""
+    shards_over_pcp: bool = False
+    """Prefill context parallelism divides the tokens of full attention (0.12 to 0.25)."""
+    check: Check = Check.LAYERS
+    override_replaces_memory: bool = False
+    """With ``num_gpu_blocks_override`` the check uses the forced blocks (0.20 and later)."""
+    check_keeps_null_block: bool = False
+    """The null block is taken off before the check (0.29 and later)."""
+    tokens_from_concurrency: bool = False
+    """The printed tokens are ``int(concurrency * max_model_len)`` (0.20 and later)."""
+    log_style: LogStyle = LogStyle.BLOCKS
+    auto_fit: bool = False
+    """``--max-model-len auto`` exists (0.14 and later)."""
+    auto_fit_names_memory: bool = False
+    """The auto-fit line names the memory and its device (0.32 and later)."""
+    short_gib: bool = False
+    """GiB are printed with at most two decimals, trailing zeros dropped (0.14 and later)."""
+    length_error_spelling: str = "models's"
+    chunked_local_hybrid: bool = False
+    """Chunked local attention keeps the hybrid manager on by default (0.14 and later)."""
+    events_disable_hybrid: bool = True
+    """KV events switch the hybrid manager off (up to 0.19)."""
+    connectors_disable_hybrid: bool = True
+    """Every KV connector switches the hybrid manager off (up to 0.21); later only those without support."""
+    latent_alignment_tokens: int = 64
+    """Alignment of the block when a latent cache stands beside states: 64, from 0.27 at least 128."""
+    async_scheduling: bool = False
+    large_gpu_defaults: bool = False
+    """GPUs of 160 GiB and more get 16,384 batched tokens (0.28 and later)."""
+    v2_runner_dense: bool = False
+    """Model runner V2 is the default of dense models without states: p stages run p + 1 batches (0.26 and later)."""
+    v2_runner: bool = False
+    """Model runner V2 is the default of every pipeline with async scheduling (0.31 and later)."""
+    utilisation_ratio: float = 0.9
+    subtracts_cuda_graphs: bool = False
+    """The estimate of CUDA graph memory is taken off the budget (0.20 and later)."""
+    cpu_block_tokens: int = 16
+    reports_before_minimum: bool = False
+    """Each worker prints its own blocks before all are cut to the smallest (0.8 to 0.10)."""
+    multiplies_hybrid_by_dcp: bool = False
+    """The printed tokens of several groups are multiplied by the context-parallel ranks, too (0.11 to 0.19)."""
+
+
+_CHANGES: tuple[tuple[Version, Mapping[str, object]], ...] = tuple(
+    (version, MappingProxyType(change))
+    for version, change in (
+        (Version(0, 8), {"core_v1": True, "log_style": LogStyle.TWO_LINES, "reports_before_minimum": True}),
+        (Version(0, 9), {"grouping": Grouping.CONTIGUOUS}),
+        (
+            Version(0, 11),
+            {
+                "grouping": Grouping.STRIDED,
+                "uniform_types": True,
+                "state_blocks_by_length": True,
+                "all_mode": True,
+                "async_scheduling": True,
+                "reports_before_minimum": False,
+                "multiplies_hybrid_by_dcp": True,
+                "cpu_block_tokens": 128,
+            },
+        ),
+        (Version(0, 12), {"wide_group_ratio": Fraction(5, 4), "shards_over_pcp": True, "unifies_pages": True}),
+        (Version(0, 14), {"check": Check.MODEL, "short_gib": True, "chunked_local_hybrid": True, "auto_fit": True}),
+        (Version(0, 15), {"state_blocks_by_length": False, "state_modes": True, "prefers_all_mode": True}),
+        (Version(0, 17), {"check": Check.WORKER}),
+        (Version(0, 18), {"wide_group_ratio": Fraction(3, 2)}),
+        (
+            Version(0, 20),
+            {
+                "tokens_from_concurrency": True,
+                "override_replaces_memory": True,
+                "events_disable_hybrid": False,
+                "utilisation_ratio": 0.92,
+                "subtracts_cuda_graphs": True,
+            },
+        ),
+        (
+            Version(0, 22),
+            {"length_error_spelling": "model's", "connectors_disable_hybrid": False, "all_mode_speculative": True},
+        ),
+        (Version(0, 24), {"pads_attention_pages": True}),
+        (Version(0, 25), {"window_block_rule": True}),
+        (
+            Version(0, 26),
+            {
+                "counts_batches_in_flight": True,
+                "pads_state_pages": True,
+                "shards_over_pcp": False,
+                "v2_runner_dense": True,
+            },
+        ),
+        (
+            Version(0, 27),
+            {"merges_buckets": True, "promotes_beside_latent": True, "latent_alignment_tokens": 128},
+        ),
+        (
+            Version(0, 28),
+            {
+                "log_style": LogStyle.ONE_LINE,
+                "hybrid_prefix_caching": True,
+                "large_gpu_defaults": True,
+                "prefers_all_mode": False,
+            },
+        ),
+        (Version(0, 29), {"check_keeps_null_block": True}),
+        (Version(0, 30), {"log_style": LogStyle.ONE_LINE_DEVICE}),
+        (Version(0, 31), {"v2_runner": True}),
+        (Version(0, 32), {"all_mode": False, "mamba2_checkpoint_blocks": 1, "auto_fit_names_memory": True}),
+    )
+)
+
+
+def find_rules(version: Version) -> Rules:
+    """Return the rules that hold in a release."""
+    rules = Rules()
+    for first, change in _CHANGES:
+        if version >= first:
+            rules = replace(rules, **change)  # type: ignore[arg-type]
+    return rules
