@@ -1,0 +1,81 @@
+"""The catalogue: well-known models by name, priced from the config fields that decide their cache."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import replace
+from difflib import get_close_matches
+from functools import cache
+from importlib.resources import files
+from types import MappingProxyType
+from typing import Any
+
+import msgspec
+
+from kvledger.errors import UsageError
+from kvledger.model.reader import read_config
+from kvledger.model.spec import ModelSpec
+from kvledger.model.storage import Origin
+
+__all__ = ["CatalogueEntry", "catalogue", "find_model"]
+
+
+class CatalogueEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One well-known model."""
+
+    name: str
+    source: str
+    """Where the field values were published."""
+    config: dict[str, Any]
+    """The fields of its config that matter here."""
+    aliases: tuple[str, ...] = ()
+
+
+@cache
+def catalogue() -> Mapping[str, CatalogueEntry]:
+    """Return every entry by its name, in the order of the data file."""
+    data = files("kvledger.model").joinpath("data", "models.toml").read_text("utf-8")
+    entries = msgspec.convert(tomllib.loads(data)["model"], type=list[CatalogueEntry])
+    return MappingProxyType({entry.name: entry for entry in entries})
+
+
+@cache
+def _by_key() -> Mapping[str, str]:
+    keys = {_key(name): entry.name for entry in catalogue().values() for name in (entry.name, *entry.aliases)}
+    return MappingProxyType(keys)
+
+
+def _key(name: str) -> str:
+    """Return a name without organisation, case and punctuation, so that ``Meta-Llama/Llama_3 8B`` finds its entry."""
+    return re.sub(r"[^a-z0-9]", "", name.strip().lower().rpartition("/")[2])
+
+
+def find_model(name: str) -> ModelSpec:
+    """Find a well-known model by name.
+
+    Raises:
+        UsageError: The catalogue has no such model; similar names are listed.
+
+    >>> find_model("opt-13b").bytes_per_token()
+    819200
+    """
+    found = _by_key().get(_key(name[:200]))
+    if found is None:
+        raise UsageError(
+            f"the catalogue has no model `{name[:80]}`{_did_you_mean(name)}",
+            hint="give the model's config.json, its folder or a .gguf file; the catalogue has "
+            + ", ".join(catalogue()),
+            model=name[:80],
+        )
+    entry = catalogue()[found]
+    spec = read_config(entry.config, name=entry.name)
+    origin = Origin(name="catalogue", value=entry.name, source=entry.source)
+    return replace(spec, provenance=(origin, *spec.provenance))
+
+
+def _did_you_mean(name: str) -> str:
+    close = get_close_matches(_key(name[:80]), _by_key(), n=3, cutoff=0.5)
+    names = list(dict.fromkeys(_by_key()[key] for key in close))
+    return "; did you mean " + " or ".join(f"`{item}`" for item in names) + "?" if names else ""

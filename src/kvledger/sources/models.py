@@ -1,0 +1,68 @@
+"""Models: open a config file, a folder, a GGUF file, a catalogue name or a hub repository."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from kvledger.errors import SourceError
+from kvledger.model.catalogue import find_model
+from kvledger.model.reader import MAX_CONFIG_BYTES, parse_config, read_config
+from kvledger.model.spec import ModelSpec
+
+__all__ = ["load_model"]
+
+
+def load_model(spec: str) -> ModelSpec:
+    """Load a model from a ``config.json`` file, a folder, a ``.gguf`` file, ``hf:org/name`` or a catalogue name.
+
+    Raises:
+        SourceError: A file cannot be read.
+        ModelError: A config was read and cannot be priced without guessing.
+        UsageError: The text is no path and no known model.
+        MissingExtra: A package is needed that is not installed.
+
+    Examples: ``load_model("llama-3.1-8b")``, ``load_model("./config.json")``, ``load_model("~/models/qwen3")``.
+    """
+    path = Path(spec).expanduser()
+    try:
+        is_folder, is_file = path.is_dir(), path.is_file()
+    except (OSError, ValueError):
+        is_folder = is_file = False
+    if is_folder:
+        return _load_folder(path)
+    if is_file:
+        return _load_file(path)
+    if spec.endswith((".json", ".gguf")) or spec.startswith((".", "/", "~")):
+        raise SourceError(f"there is no file or folder `{spec[:200]}`", hint="check the path", path=spec[:200])
+    return find_model(spec)
+
+
+def _load_folder(folder: Path) -> ModelSpec:
+    config = folder / "config.json"
+    if not config.is_file():
+        raise SourceError(
+            f"the folder `{folder.name}` has no config.json", hint="give the folder of a model in Hugging Face layout"
+        )
+    quant = folder / "hf_quant_config.json"
+    quant_config = parse_config(_read(quant)) if quant.is_file() else None
+    return read_config(parse_config(_read(config)), name=folder.resolve().name, quant_config=quant_config)
+
+
+def _load_file(path: Path) -> ModelSpec:
+    name = path.stem if path.name != "config.json" else path.resolve().parent.name
+    return read_config(parse_config(_read(path)), name=name)
+
+
+def _read(path: Path) -> bytes:
+    try:
+        size = path.stat().st_size
+        if size > MAX_CONFIG_BYTES:
+            raise SourceError(
+                f"`{path.name}` has {size} bytes, more than the {MAX_CONFIG_BYTES} a config may have",
+                hint="is this the model's config.json?",
+                path=path.name,
+            )
+        with path.open("rb") as stream:
+            return stream.read(MAX_CONFIG_BYTES + 1)
+    except OSError as error:
+        raise SourceError(f"`{path.name}` cannot be read: {error.strerror}", hint="check the path") from error
