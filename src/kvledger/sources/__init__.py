@@ -1,3 +1,1 @@
-"""Where records come from: files, HTTP and Prometheus."""
-
 """Sources: what reads the world (files, HTTP, Prometheus) into our records."""

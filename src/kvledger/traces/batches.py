@@ -1,0 +1,183 @@
+"""Tables as streams of columns, whether they lie in CSV, JSON lines, a JSON array or Parquet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.csv as pa_csv
+import pyarrow.parquet as pq
+
+from kvledger.errors import SourceError, TraceError
+from kvledger.traces.head import Head, Shape
+from kvledger.traces.stream import TraceInput
+
+__all__ = ["Columns", "iter_columns", "iter_objects"]
+
+Columns = dict[str, Any]
+"""Arrow arrays of one length by column name."""
+Drop = Callable[[str, int], None]
+
+_CSV_BLOCK_BYTES = 1 << 22
+_JSON_ROWS = 8192
+_PARQUET_ROWS = 1 << 16
+_NULLS = ["", "null", "NULL", "None", "N/A", "NA"]
+NOT_JSON = "line is not a JSON object"
+
+
+def iter_columns(source: TraceInput, head: Head, names: Sequence[str], drop: Drop) -> Iterator[Columns]:
+    """Yield the named columns batch by batch; rows that are no rows are given to ``drop``.
+
+    A JSON name may be dotted, to reach into objects.
+
+    Raises:
+        SourceError: The table cannot be read further.
+        TraceError: A named column does not exist.
+    """
+    match head.shape:
+        case Shape.CSV:
+            _require(names, head.columns, source.name)
+            yield from _csv(source, head, names, drop)
+        case Shape.PARQUET:
+            _require(names, head.columns, source.name)
+            yield from _parquet(source, names)
+        case _:
+            yield from _json(iter_objects(source, head, drop), names, source.name)
+
+
+def _require(names: Sequence[str], columns: Sequence[str], source: str) -> None:
+    for name in names:
+        if columns.count(name) != 1:
+            found = ", ".join(f"`{column[:40]}`" for column in columns[:20])
+            problem = "has no column" if name not in columns else "has more than one column"
+            raise TraceError(
+                f"{source} {problem} `{name}`; its columns are {found}",
+                hint="name the right ones with --columns arrival=...,prompt=...,output=...",
+                columns=list(columns[:100]),
+            )
+
+
+def _csv(source: TraceInput, head: Head, names: Sequence[str], drop: Drop) -> Iterator[Columns]:
+    def skip(_: Any) -> str:
+        drop("row has another number of columns than the header", 1)
+        return "skip"
+
+    try:
+        reader = pa_csv.open_csv(
+            pa.PythonFile(source, mode="r"),
+            read_options=pa_csv.ReadOptions(
+                block_size=_CSV_BLOCK_BYTES, use_threads=False, column_names=list(head.columns), skip_rows=1
+            ),
+            parse_options=pa_csv.ParseOptions(
+                delimiter=head.delimiter, invalid_row_handler=skip, newlines_in_values=head.quoted
+            ),
+            convert_options=pa_csv.ConvertOptions(
+                include_columns=list(names),
+                column_types=dict.fromkeys(names, pa.string()),
+                check_utf8=False,
+                strings_can_be_null=True,
+                null_values=_NULLS,
+            ),
+        )
+        for batch in reader:
+            yield {name: batch.column(name) for name in names}
+    except pa.ArrowInvalid as error:
+        text = str(error)
+        if "Empty CSV" in text:
+            return
+        if "straddling" in text:
+            raise SourceError(
+                f"{source.name} has a row of more than {_CSV_BLOCK_BYTES:,} bytes",
+                hint="is this CSV with an unclosed quote, or no trace at all?",
+            ) from error
+        raise SourceError(f"{source.name} cannot be read as CSV: {text.splitlines()[0][:200]}") from error
+
+
+def _parquet(source: TraceInput, names: Sequence[str]) -> Iterator[Columns]:
+    try:
+        file = pq.ParquetFile(source.random_access())
+        for batch in file.iter_batches(batch_size=_PARQUET_ROWS, columns=list(names), use_threads=False):
+            yield {name: batch.column(name) for name in names}
+    except (OSError, ValueError) as error:  # pyarrow's own errors are subclasses
+        raise SourceError(f"{source.name} is damaged Parquet: {str(error)[:200]}") from error
+
+
+def iter_objects(source: TraceInput, head: Head, drop: Drop) -> Iterator[dict[str, Any]]:
+    """Yield the JSON objects of JSON lines, of an array, or the one document; other lines are given to ``drop``."""
+    if head.shape in (Shape.JSON_DOCUMENT, Shape.JSON_ARRAY):
+        data = source.read_document()
+        try:
+            document = msgspec.json.decode(data)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise TraceError(
+                f"{source.name} is not valid JSON: {error}", hint="is the file cut off? write one object a line"
+            ) from error
+        items = document if isinstance(document, list) else [document]
+        for item in items:
+            if isinstance(item, dict):
+                yield item
+            else:
+                drop(NOT_JSON, 1)
+        return
+    decode = msgspec.json.Decoder().decode
+    for line in source.lines():
+        try:
+            item = decode(line)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            item = None
+        if isinstance(item, dict):
+            yield item
+        else:
+            drop(NOT_JSON, 1)
+
+
+def _json(objects: Iterable[dict[str, Any]], names: Sequence[str], source: str) -> Iterator[Columns]:
+    rows: list[dict[str, Any]] = []
+    first = True
+    for item in objects:
+        rows.append(item)
+        if len(rows) == _JSON_ROWS:
+            yield _gathered(rows, names, source if first else None)
+            rows, first = [], False
+    if rows:
+        yield _gathered(rows, names, source if first else None)
+
+
+def _gathered(rows: list[dict[str, Any]], names: Sequence[str], source: str | None) -> Columns:
+    columns = {name: [_reach(row, name) for row in rows] for name in names}
+    for name, values in columns.items():
+        if source is not None and all(value is None for value in values):
+            found = ", ".join(f"`{key[:40]}`" for key in list(rows[0])[:20])
+            raise TraceError(
+                f"no row at the start of {source} has the field `{name}`; the first one has {found}",
+                hint="name the right ones with --columns arrival=...,prompt=...,output=...",
+            )
+    return {name: arrow(values) for name, values in columns.items()}
+
+
+def _reach(row: Any, name: str) -> Any:
+    if name in row:
+        return row[name]
+    for part in name.split("."):
+        if not isinstance(row, dict):
+            return None
+        row = row.get(part)
+    return row
+
+
+def arrow(values: list[Any]) -> Any:
+    """Convert Python values to an Arrow array; a mixture of types becomes strings."""
+    try:
+        return pa.array(values)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError, ValueError):
+        return pa.array([_text(value) for value in values], pa.string())
+
+
+def _text(value: Any) -> str | None:
+    if value is None or isinstance(value, dict | bool):
+        return None
+    if isinstance(value, str):
+        return value.encode("utf-8", errors="replace").decode("utf-8")
+    return str(value)[:400]

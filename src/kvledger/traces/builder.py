@@ -1,0 +1,383 @@
+"""Rows become a workload: one place where every reader's rows are judged, counted, sorted and packed."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvledger.errors import TraceError
+from kvledger.ledger import Accuracy
+from kvledger.replay.workload import Content, HashIds, HashKind, SharedPrefix, TokenIds, Workload
+from kvledger.traces.record import Trace, TraceAccuracy, TraceFormat
+
+__all__ = ["MAX_LENGTH_TOKENS", "Batch", "Identity", "IdentityKind", "RowBuffer", "WorkloadBuilder"]
+
+MAX_LENGTH_TOKENS = 100_000_000
+"""Longest prompt, output or limit that is believed."""
+MAX_ROWS = 200_000_000
+MAX_IDS = 1 << 28
+_MAX_SECONDS = 1e10
+_FLUSH_ROWS = 1 << 16
+_FLUSH_IDS = 1 << 22
+
+_Floats = NDArray[np.float64]
+T = TypeVar("T", bound=np.generic)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IdentityKind:
+    """Which content identity a builder collects: ``make`` packs offsets, ids and block lengths into the record."""
+
+    make: Callable[[NDArray[np.int64], NDArray[np.int64], NDArray[np.int32] | None], Content]
+
+    @classmethod
+    def hashes(cls, block_tokens: int, kind: HashKind) -> IdentityKind:
+        """Collect block ids, each of ``block_tokens`` tokens unless lengths are given."""
+        return cls(
+            make=lambda offsets, ids, lengths: HashIds(
+                offsets=offsets, ids=ids, block_tokens=block_tokens, kind=kind, lengths=lengths
+            )
+        )
+
+    @classmethod
+    def tokens(cls) -> IdentityKind:
+        """Collect token ids."""
+        return cls(make=lambda offsets, ids, _: TokenIds(offsets=offsets, ids=ids.astype(np.int32)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """Ids of a batch: row ``i`` owns ``counts[i]`` of them, in row order."""
+
+    counts: NDArray[np.int64]
+    ids: NDArray[np.int64]
+    lengths: NDArray[np.int32] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """Some rows as read, NaN where a value is missing or no number. All columns have one length."""
+
+    prompt_tokens: _Floats
+    output_tokens: _Floats
+    arrival_seconds: _Floats | None = None
+    max_tokens: _Floats | None = None
+    shared_prefix_tokens: _Floats | None = None
+    session: NDArray[np.int64] | None = None
+    identity: Identity | None = None
+
+
+@dataclass(slots=True)
+class _Columns:
+    arrival: list[_Floats] = field(default_factory=list)
+    prompt: list[NDArray[np.int32]] = field(default_factory=list)
+    output: list[NDArray[np.int32]] = field(default_factory=list)
+    limit: list[NDArray[np.int32]] = field(default_factory=list)
+    shared: list[NDArray[np.int32]] = field(default_factory=list)
+    session: list[NDArray[np.int32]] = field(default_factory=list)
+    counts: list[NDArray[np.int64]] = field(default_factory=list)
+    ids: list[NDArray[np.int64]] = field(default_factory=list)
+    lengths: list[NDArray[np.int32]] = field(default_factory=list)
+
+
+class WorkloadBuilder:
+    """Collect rows and build the trace; mutable, used by one reader at a time.
+
+    A row is dropped, with its reason counted, when its arrival or a length is missing, not finite, not a whole number,
+    below 1 or beyond belief. Times that go backwards are sorted, stably, and counted. A reader sets ``absolute`` when
+    its clock counts from an epoch: the first arrival becomes 0, and times before the first row are no fault.
+    """
+
+    def __init__(self, trace_format: TraceFormat, *, source: str, identity: IdentityKind | None = None) -> None:
+        self.format = trace_format
+        self.source = source
+        self.identity = identity
+        self.dropped: Counter[str] = Counter()
+        self.adjusted: Counter[str] = Counter()
+        self.notes: list[str] = []
+        self.accuracy = TraceAccuracy()
+        self.absolute = False
+        self.rows_read = 0
+        self._kept = 0
+        self._ids = 0
+        self._columns = _Columns()
+
+    def drop(self, reason: str, count: int = 1) -> None:
+        """Count rows that a reader leaves out itself."""
+        if count:
+            self.rows_read += count
+            self.dropped[reason] += count
+
+    def note(self, sentence: str) -> None:
+        """Add a sentence for the reader of any result, once."""
+        if sentence not in self.notes:
+            self.notes.append(sentence)
+
+    def add(self, batch: Batch) -> None:
+        """Judge the rows of a batch and keep the good ones.
+
+        Raises:
+            TraceError: The trace has more rows or ids than can be held.
+        """
+        rows = len(batch.prompt_tokens)
+        self.rows_read += rows
+        keep = self._judge(batch)
+        self._kept += int(keep.sum())
+        self._append(batch, keep)
+        if self._kept > MAX_ROWS or self._ids > MAX_IDS:
+            raise TraceError(
+                f"{self.source} has more than {self._kept - 1:,} requests with {self._ids:,} content ids",
+                hint="split the trace by time and look at one part",
+            )
+
+    def _judge(self, batch: Batch) -> NDArray[np.bool_]:
+        keep = np.ones(len(batch.prompt_tokens), dtype=bool)
+
+        def reject(bad: NDArray[np.bool_], reason: str) -> None:
+            bad &= keep
+            if count := int(bad.sum()):
+                self.dropped[reason] += count
+                keep[bad] = False
+
+        if batch.arrival_seconds is not None:
+            reject(np.isnan(batch.arrival_seconds), "arrival time missing or not a time")
+            with np.errstate(invalid="ignore"):
+                reject(~(np.abs(batch.arrival_seconds) <= _MAX_SECONDS), "arrival time beyond belief")
+                if not self.absolute:
+                    reject(batch.arrival_seconds < 0, "arrival before time 0")
+        for name, column in (("prompt", batch.prompt_tokens), ("output", batch.output_tokens)):
+            reject(np.isnan(column), f"{name} length missing or not a number")
+            reject(column < 1, f"{name} below 1 token")
+            reject(column > MAX_LENGTH_TOKENS, f"{name} above {MAX_LENGTH_TOKENS:,} tokens")
+            reject(column != np.floor(column), f"{name} length not a whole number")
+        return keep
+
+    def _append(self, batch: Batch, keep: NDArray[np.bool_]) -> None:
+        columns, all_kept = self._columns, bool(keep.all())
+
+        def pick(values: _Floats) -> _Floats:
+            return values if all_kept else values[keep]
+
+        if batch.arrival_seconds is not None:
+            columns.arrival.append(pick(batch.arrival_seconds))
+        columns.prompt.append(pick(batch.prompt_tokens).astype(np.int32))
+        columns.output.append(pick(batch.output_tokens).astype(np.int32))
+        if batch.max_tokens is not None:
+            columns.limit.append(self._bounded(pick(batch.max_tokens), "max_tokens"))
+        if batch.shared_prefix_tokens is not None:
+            shared = self._bounded(pick(batch.shared_prefix_tokens), "shared prefix")
+            prompt = columns.prompt[-1]
+            self._adjust("shared prefix longer than the prompt: cut to the prompt", int((shared > prompt).sum()))
+            columns.shared.append(np.minimum(shared, prompt))
+        if batch.session is not None:
+            columns.session.append(batch.session[keep].astype(np.int32))
+        if batch.identity is not None:
+            self._append_identity(batch.identity, keep)
+
+    def _append_identity(self, identity: Identity, keep: NDArray[np.bool_]) -> None:
+        columns = self._columns
+        columns.counts.append(identity.counts[keep])
+        wanted = slice(None) if keep.all() else np.repeat(keep, identity.counts)
+        columns.ids.append(identity.ids[wanted])
+        self._ids += len(columns.ids[-1])
+        if identity.lengths is not None:
+            columns.lengths.append(identity.lengths[wanted])
+
+    def _bounded(self, values: _Floats, name: str) -> NDArray[np.int32]:
+        """Return an optional length: 0 where none is declared, cut where it is beyond belief."""
+        with np.errstate(invalid="ignore"):
+            self._adjust(f"{name} above {MAX_LENGTH_TOKENS:,}: cut", int((values > MAX_LENGTH_TOKENS).sum()))
+            self._adjust(f"{name} below 0: taken as not declared", int((values < 0).sum()))
+        return np.clip(np.nan_to_num(values, nan=0.0), 0, MAX_LENGTH_TOKENS).astype(np.int32)
+
+    def _adjust(self, what: str, count: int) -> None:
+        if count:
+            self.adjusted[what] += count
+
+    def build(self) -> Trace:
+        """Sort, pack and check; the builder is empty afterwards.
+
+        Raises:
+            TraceError: No row is left.
+        """
+        columns, self._columns = self._columns, _Columns()
+        if not self._kept:
+            raise _nothing_left(self)
+        arrivals = _join(columns.arrival)
+        if arrivals is None:
+            arrivals = np.zeros(self._kept)
+            self.note("no arrival times: all requests arrive at 0 (a queue that is never empty)")
+            self.accuracy = replace(self.accuracy, arrivals=Accuracy.MODELLED)
+        if self.absolute:
+            arrivals -= arrivals.min()
+        order = self._order(arrivals)
+        prompt, output = _take(_join(columns.prompt), order), _take(_join(columns.output), order)
+        assert prompt is not None
+        assert output is not None
+        limit = _take(_join(columns.limit), order)
+        workload = Workload(
+            arrival_seconds=arrivals if order is None else arrivals[order],
+            prompt_tokens=prompt,
+            output_tokens=output,
+            max_tokens=limit if limit is not None and limit.any() else None,
+            session=_take(_join(columns.session), order),
+            content=self._content(columns, order),
+        )
+        return Trace(
+            workload=workload,
+            format=self.format,
+            rows_read=self.rows_read,
+            dropped=dict(self.dropped),
+            adjusted=dict(self.adjusted),
+            notes=tuple(self.notes),
+            accuracy=self.accuracy,
+        ).check()
+
+    def _order(self, arrivals: _Floats) -> NDArray[np.int64] | None:
+        backwards = int((np.diff(arrivals) < 0).sum())
+        if not backwards:
+            return None
+        self._adjust("arrival earlier than the row before: sorted", backwards)
+        return np.argsort(arrivals, kind="stable")
+
+    def _content(self, columns: _Columns, order: NDArray[np.int64] | None) -> Content | None:
+        shared = _take(_join(columns.shared), order)
+        if shared is not None:
+            return SharedPrefix(tokens=shared)
+        if self.identity is None or not columns.counts:
+            return None
+        counts, ids, lengths = _join(columns.counts), _join(columns.ids), _join(columns.lengths)
+        assert counts is not None
+        assert ids is not None
+        if not len(ids):
+            return None
+        if order is not None:
+            where = _gather(counts, order)
+            counts, ids = counts[order], ids[where]
+            lengths = None if lengths is None else lengths[where]
+        offsets = np.zeros(len(counts) + 1, dtype=np.int64)
+        np.cumsum(counts, out=offsets[1:])
+        return self.identity.make(offsets, ids, lengths)
+
+
+def _join(parts: list[NDArray[T]]) -> NDArray[T] | None:
+    """Concatenate the parts of one column and give their memory back."""
+    if not parts:
+        return None
+    joined = np.concatenate(parts) if len(parts) > 1 else parts[0]
+    parts.clear()
+    return joined
+
+
+def _take(column: NDArray[T] | None, order: NDArray[np.int64] | None) -> NDArray[T] | None:
+    return column if column is None or order is None else column[order]
+
+
+def _gather(counts: NDArray[np.int64], order: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Positions of the ids of rows ``order`` in the flat id column."""
+    starts = np.concatenate(([0], np.cumsum(counts)[:-1]))[order]
+    sizes = counts[order]
+    first = np.cumsum(sizes) - sizes
+    where: NDArray[np.int64] = np.arange(int(sizes.sum())) - np.repeat(first, sizes) + np.repeat(starts, sizes)
+    return where
+
+
+def _nothing_left(builder: WorkloadBuilder) -> TraceError:
+    if not builder.rows_read:
+        return TraceError(
+            f"{builder.source} was recognised as {builder.format.name}, but holds no request",
+            hint="is the file cut off after its first line?",
+        )
+    reasons = "; ".join(f"{reason}: {count:,}" for reason, count in builder.dropped.most_common(5))
+    return TraceError(
+        f"none of the {builder.rows_read:,} rows of {builder.source} ({builder.format.name}) can be used: {reasons}",
+        hint="name the right columns with --columns arrival=...,prompt=...,output=...",
+        dropped=dict(builder.dropped),
+    )
+
+
+class RowBuffer:
+    """Rows one at a time for a builder, handed over in batches.
+
+    Args:
+        timed: Whether rows have an arrival.
+        sessions: Whether rows have a session.
+        identified: Whether :meth:`identify` is called for rows.
+    """
+
+    def __init__(
+        self, builder: WorkloadBuilder, *, timed: bool = True, sessions: bool = False, identified: bool = False
+    ) -> None:
+        self._builder = builder
+        self._timed, self._sessions, self._identified = timed, sessions, identified
+        self._clear()
+
+    def _clear(self) -> None:
+        self._arrival, self._prompt, self._output = array("d"), array("d"), array("d")
+        self._limit, self._session = array("d"), array("q")
+        self._counts, self._ids, self._lengths = array("q"), array("q"), array("i")
+
+    def add(
+        self,
+        prompt_tokens: object,
+        output_tokens: object,
+        *,
+        arrival_seconds: object = None,
+        max_tokens: object = None,
+        session: int = -1,
+    ) -> None:
+        """Take one row; None, or what is no number, means missing."""
+        if len(self._prompt) >= _FLUSH_ROWS or len(self._ids) >= _FLUSH_IDS:
+            self.flush()
+        self._prompt.append(_float(prompt_tokens))
+        self._output.append(_float(output_tokens))
+        self._arrival.append(_float(arrival_seconds))
+        self._limit.append(_float(max_tokens))
+        self._session.append(session)
+        self._counts.append(0)
+
+    def identify(self, ids: Sequence[int], lengths: Iterable[int] | None = None) -> None:
+        """Give the row just added its content ids."""
+        self._counts[-1] = len(ids)
+        self._ids.extend(ids)
+        if lengths is not None:
+            self._lengths.extend(lengths)
+
+    def flush(self) -> None:
+        """Hand what is buffered to the builder."""
+        if not self._prompt:
+            return
+        identity = None
+        if self._identified:
+            identity = Identity(
+                counts=np.array(self._counts, dtype=np.int64),
+                ids=np.array(self._ids, dtype=np.int64),
+                lengths=np.array(self._lengths, dtype=np.int32) if self._lengths else None,
+            )
+        self._builder.add(
+            Batch(
+                prompt_tokens=np.array(self._prompt),
+                output_tokens=np.array(self._output),
+                arrival_seconds=np.array(self._arrival) if self._timed else None,
+                max_tokens=np.array(self._limit),
+                session=np.array(self._session) if self._sessions else None,
+                identity=identity,
+            )
+        )
+        self._clear()
+
+
+def _float(value: object) -> float:
+    if isinstance(value, float | int | str) and not isinstance(value, bool):
+        try:
+            return float(value)
+        except (ValueError, OverflowError):
+            pass
+    return math.nan

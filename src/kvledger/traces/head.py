@@ -1,0 +1,187 @@
+"""The beginning of a source, looked at once: enough to tell formats apart by their content."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+import msgspec
+import pyarrow.parquet as pq
+
+from kvledger.errors import SourceError, TraceError
+from kvledger.traces.stream import HEAD_BYTES, TraceInput
+
+__all__ = ["Head", "Shape", "look"]
+
+_DELIMITERS = (",", "\t", ";")
+_JSON_START = re.compile(rb"\s*(\{|\[\s*[\{\]])")
+
+
+class Shape(StrEnum):
+    """How the bytes are laid out, before any meaning."""
+
+    CSV = "delimited text"
+    JSON_LINES = "JSON lines"
+    JSON_DOCUMENT = "one JSON document"
+    JSON_ARRAY = "a JSON array"
+    PARQUET = "Parquet"
+    TAR = "tar archive"
+    TEXT = "text"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Head:
+    """What the first 256 KiB show.
+
+    ``columns``: names in the first line of delimited text, or of a Parquet file. ``keys``: names in the first JSON
+    object, as far as it can be seen. ``first``: that object, when all of it is there. ``lines``: the first lines.
+    """
+
+    shape: Shape
+    columns: tuple[str, ...] = ()
+    delimiter: str = ","
+    quoted: bool = False
+    keys: frozenset[str] = frozenset()
+    first: Mapping[str, object] = field(default_factory=dict)
+    lines: tuple[str, ...] = ()
+    metadata: Mapping[bytes, bytes] = field(default_factory=dict)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Column names or JSON keys, whichever the source has."""
+        return self.columns or tuple(sorted(self.keys))
+
+    def has(self, *names: str) -> bool:
+        """Whether every one of these names is a column or a key."""
+        return set(names) <= (self.keys or set(self.columns))
+
+
+def look(source: TraceInput) -> Head:
+    """Look at the beginning of a source without consuming it.
+
+    Raises:
+        SourceError: The source is empty or is no text, Parquet or tar.
+    """
+    data = source.head(HEAD_BYTES)
+    if not data.strip():
+        raise SourceError(f"{source.name} is empty", hint="give a file with at least one request")
+    if data.startswith(b"PAR1"):
+        return _parquet(source)
+    if data[257:262] == b"ustar":
+        return Head(shape=Shape.TAR)
+    if _is_binary(data):
+        raise SourceError(
+            f"{source.name} is neither text nor Parquet, gzip, zstd or tar: its first bytes are {data[:8].hex(' ')}",
+            hint="give a trace as CSV, JSON lines or Parquet, or a request log; see docs/traces.md",
+        )
+    complete = len(data) < HEAD_BYTES
+    if _JSON_START.match(data):
+        return _json(data, complete=complete)
+    return _text(data, complete=complete)
+
+
+def _is_binary(data: bytes) -> bool:
+    if b"\x00" in data:
+        return True
+    sample = data[:65536]
+    bad = sample.decode("utf-8", errors="replace").count("\ufffd")
+    controls = sum(sample.count(bytes([c])) for c in (*range(1, 9), *range(14, 27), *range(28, 32)))
+    return bad * 5 > len(sample) or controls * 20 > len(sample)
+
+
+def _parquet(source: TraceInput) -> Head:
+    try:
+        schema = pq.ParquetFile(source.random_access()).schema_arrow
+    except (OSError, ValueError) as error:  # pyarrow's own errors are subclasses
+        raise SourceError(f"{source.name} is not a readable Parquet file: {error}") from error
+    return Head(shape=Shape.PARQUET, columns=tuple(schema.names), metadata=dict(schema.metadata or {}))
+
+
+def _json(data: bytes, *, complete: bool) -> Head:
+    start = data.lstrip()
+    array = start.startswith(b"[")
+    body = start[1:].lstrip() if array else start
+    first_line, newline, rest = start.partition(b"\n")
+    first = {} if array else _object(first_line)
+    if array:
+        shape = Shape.JSON_ARRAY
+    elif first and (rest.lstrip()[:1] in (b"", b"{") or not rest.strip()):
+        shape = Shape.JSON_LINES
+    elif first:
+        shape = Shape.TEXT  # a log with JSON lines between others
+    elif newline or complete:
+        shape = Shape.JSON_DOCUMENT if first_line.strip() in (b"{", b"") or not newline else Shape.JSON_LINES
+    else:
+        shape = Shape.JSON_LINES  # the first line alone is longer than the head
+    if shape is Shape.JSON_DOCUMENT and (document := _object(start)):
+        first = document
+    return Head(
+        shape=shape, keys=frozenset(first) or frozenset(top_level_keys(body)), first=first, lines=_lines(data, complete)
+    )
+
+
+def _object(line: bytes) -> dict[str, object]:
+    try:
+        value = msgspec.json.decode(line)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def top_level_keys(data: bytes) -> list[str]:
+    """Find the keys at depth one of a JSON object of which only the beginning may be there."""
+    keys, depth, i, expect = [], 0, 0, False
+    while i < len(data):
+        char = data[i : i + 1]
+        if char == b'"':
+            end = i + 1
+            while end < len(data) and data[end : end + 1] != b'"':
+                end += 2 if data[end : end + 1] == b"\\" else 1
+            if depth == 1 and expect and data[end + 1 : end + 20].lstrip().startswith(b":"):
+                keys.append(data[i + 1 : end].decode("utf-8", errors="replace"))
+                expect = False
+            i = end
+        elif char in b"{[":
+            depth += 1
+            expect = depth == 1
+        elif char in b"}]":
+            depth -= 1
+            if depth <= 0:
+                break
+        elif char == b"," and depth == 1:
+            expect = True
+        i += 1
+    return keys
+
+
+def _lines(data: bytes, complete: bool) -> tuple[str, ...]:
+    lines = data.decode("utf-8", errors="replace").splitlines()
+    if not complete and len(lines) > 1:
+        lines.pop()
+    return tuple(lines[:200])
+
+
+def _text(data: bytes, *, complete: bool) -> Head:
+    lines = _lines(data, complete)
+    header = next((line for line in lines if line.strip()), "")
+    delimiter = max(_DELIMITERS, key=header.count)
+    names = tuple(name.strip().strip('"') for name in header.split(delimiter))
+    is_table = len(names) > 1 and all(names) and len(header) < 10_000 and not any(c in header for c in "{}[]=")
+    if not is_table:
+        return Head(shape=Shape.TEXT, lines=lines)
+    return Head(shape=Shape.CSV, columns=names, delimiter=delimiter, quoted=b'"' in data, lines=lines)
+
+
+def require_header(head: Head, *, source: str) -> None:
+    """Refuse delimited text whose first row is numbers instead of names.
+
+    Raises:
+        TraceError: The first row has no names.
+    """
+    if head.shape is Shape.CSV and not any(re.search(r"[A-Za-z_]{2,}", name) for name in head.columns):
+        raise TraceError(
+            f"the first row of {source} has no column names: {', '.join(head.columns[:6])}",
+            hint="put a first row such as `arrival_seconds,prompt_tokens,output_tokens` on top",
+        )

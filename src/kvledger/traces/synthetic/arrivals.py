@@ -1,0 +1,50 @@
+"""Laws of arrivals: Poisson, gamma gaps, on and off, or everything at time 0."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvledger.traces.synthetic.lengths import gamma
+
+__all__ = ["ArrivalLaw"]
+
+_Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArrivalLaw:
+    """Mean arrivals a second, the coefficient of variation of the gaps, and optional on and off periods.
+
+    ``rate`` infinite: all arrivals are at 0, a queue that is never empty. ``cv`` 1 is Poisson, above is burstier, 0 is
+    a metronome. With ``off_seconds`` > 0 all arrivals fall into the on periods; ``rate`` stays the mean over both.
+    """
+
+    rate: float
+    cv: float = 1.0
+    on_seconds: float = 0.0
+    off_seconds: float = 0.0
+
+    def gaps(self, uniform: _Floats) -> _Floats:
+        """Turn uniform numbers in [0, 1) into gaps of mean 1 / rate (of the time that is on)."""
+        if math.isinf(self.rate):
+            return np.zeros(len(uniform))
+        if self.cv == 0:
+            return np.full(len(uniform), 1 / self.rate)
+        if self.cv == 1:
+            return -np.log1p(-uniform) / self.rate
+        law = gamma(1 / self.cv**2)
+        weights = np.diff(law.cumulative, prepend=0.0)
+        mean = float(weights @ np.exp(law.grid))
+        return np.exp(np.interp(uniform, law.cumulative, law.grid)) / (mean * self.rate)
+
+    def clock(self, busy_seconds: _Floats) -> _Floats:
+        """Insert the off periods: map the sum of gaps to the time at which it is reached."""
+        if not self.off_seconds or math.isinf(self.rate):
+            return busy_seconds
+        period = self.on_seconds + self.off_seconds
+        periods, inside = np.divmod(busy_seconds, period)
+        return periods * period + inside * (self.on_seconds / period)

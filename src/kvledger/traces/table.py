@@ -1,0 +1,153 @@
+"""Any table as a trace: a column mapping, filters with their reasons, and the rows go to the builder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from kvledger.errors import TraceError
+from kvledger.traces.batches import Columns, iter_columns
+from kvledger.traces.builder import Batch, Identity, IdentityKind, WorkloadBuilder
+from kvledger.traces.columns import ColumnMapping
+from kvledger.traces.head import Head
+from kvledger.traces.record import Trace, TraceFormat
+from kvledger.traces.stream import TraceInput
+from kvledger.traces.times import Clock, TimeUnit, numbers, unit_of_name
+
+__all__ = ["RowFilter", "Table", "read_table"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowFilter:
+    """Drop rows whose ``column`` says so: ``unwanted`` maps an Arrow array to a mask, (rows,), bool."""
+
+    column: str
+    reason: str
+    unwanted: Callable[[Any], NDArray[np.bool_]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """How a kind of table is read."""
+
+    format: TraceFormat
+    mapping: ColumnMapping
+    filters: tuple[RowFilter, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def read_table(source: TraceInput, head: Head, table: Table, *, identity: bool = True) -> Trace:
+    """Read a table as a stream of batches.
+
+    Raises:
+        TraceError: A column is missing, the unit of the arrival column is unknown, or no row is left.
+    """
+    mapping = table.mapping
+    kind = None
+    if identity and mapping.hash_ids is not None:
+        kind = IdentityKind.hashes(mapping.block_tokens, mapping.hash_kind)
+    builder = WorkloadBuilder(table.format, source=source.name, identity=kind)
+    for sentence in table.notes:
+        builder.note(sentence)
+    filters = [f for f in table.filters if head.has(f.column)]
+    names = dict.fromkeys((*mapping.names(identity=identity), *(f.column for f in filters)))
+    reader = _BatchReader(mapping, builder, identity=identity)
+    for columns in iter_columns(source, head, list(names), builder.drop):
+        builder.add(reader.batch(_filtered(columns, filters, builder)))
+    return builder.build()
+
+
+def _filtered(columns: Columns, filters: Sequence[RowFilter], builder: WorkloadBuilder) -> Columns:
+    for row_filter in filters:
+        unwanted = row_filter.unwanted(columns[row_filter.column])
+        if unwanted.any():
+            builder.drop(row_filter.reason, int(unwanted.sum()))
+            columns = {name: values.filter(pa.array(~unwanted)) for name, values in columns.items()}
+    return columns
+
+
+class _BatchReader:
+    """Convert batches of one table; holds the clock and the numbers given to sessions and ids so far."""
+
+    def __init__(self, mapping: ColumnMapping, builder: WorkloadBuilder, *, identity: bool) -> None:
+        self._mapping = mapping
+        self._builder = builder
+        self._identity = identity
+        self._clock: Clock | None = None
+        self._sessions: dict[object, int] = {}
+        self._ids: dict[object, int] = {}
+
+    def batch(self, columns: Columns) -> Batch:
+        mapping = self._mapping
+        shared = mapping.shared_prefix if self._identity else None
+        return Batch(
+            prompt_tokens=numbers(columns[mapping.prompt]),
+            output_tokens=numbers(columns[mapping.output]),
+            arrival_seconds=self._arrivals(columns[mapping.arrival]) if mapping.arrival else None,
+            max_tokens=numbers(columns[mapping.max_tokens]) if mapping.max_tokens else None,
+            shared_prefix_tokens=numbers(columns[shared]) if shared else None,
+            session=self._session(columns[mapping.session]) if mapping.session else None,
+            identity=self._hashes(columns[mapping.hash_ids]) if self._identity and mapping.hash_ids else None,
+        )
+
+    def _arrivals(self, values: Any) -> NDArray[np.float64]:
+        if self._clock is None:
+            assert self._mapping.arrival is not None
+            unit = self._mapping.arrival_unit or find_unit(self._mapping.arrival, values, self._builder.source)
+            self._clock = Clock(unit)
+        seconds = self._clock.seconds(values)
+        self._builder.absolute = self._clock.absolute
+        return seconds
+
+    def _session(self, values: Any) -> NDArray[np.int64]:
+        encoded = pc.dictionary_encode(values)
+        if isinstance(encoded, pa.ChunkedArray):
+            encoded = encoded.combine_chunks()
+        numbers_of = [
+            -1 if value is None else self._sessions.setdefault(value, len(self._sessions))
+            for value in encoded.dictionary.to_pylist()
+        ]
+        table = np.array([*numbers_of, -1], dtype=np.int64)
+        sessions: NDArray[np.int64] = table[np.asarray(pc.fill_null(encoded.indices, len(numbers_of)))]
+        return sessions
+
+    def _hashes(self, values: Any) -> Identity:
+        if not (pa.types.is_list(values.type) or pa.types.is_large_list(values.type)):
+            if pa.types.is_null(values.type):
+                return Identity(counts=np.zeros(len(values), np.int64), ids=np.zeros(0, np.int64))
+            raise TraceError(
+                f"column `{self._mapping.hash_ids}` of {self._builder.source} does not hold lists of ids",
+                hint="hash_ids=NAME must name a column of lists, as in Mooncake's traces",
+            )
+        counts = np.asarray(pc.fill_null(pc.list_value_length(values), 0)).astype(np.int64)
+        flat = pc.list_flatten(values)
+        if pa.types.is_integer(flat.type) and flat.null_count == 0:
+            return Identity(counts=counts, ids=np.asarray(pc.cast(flat, pa.int64())))
+        ids = [self._ids.setdefault(value, len(self._ids)) for value in flat.to_pylist()]
+        return Identity(counts=counts, ids=np.array(ids, dtype=np.int64))
+
+
+def find_unit(name: str, values: Any, source: str) -> TimeUnit:
+    """Decide the unit of a time column by its name or by its values.
+
+    Raises:
+        TraceError: Plain numbers in a column whose name has no unit.
+    """
+    if pa.types.is_timestamp(values.type):
+        return TimeUnit.DATE
+    first = next((value.as_py() for value in values[:64] if value.is_valid), None)
+    if isinstance(first, str) and len(first) >= 16 and first[4:5] == "-":
+        return TimeUnit.DATE
+    unit = unit_of_name(name)
+    if unit is None:
+        raise TraceError(
+            f"the unit of column `{name}` in {source} is unknown: its first value is {str(first)[:40]}",
+            hint=f"say it with --columns arrival={name}:s (or ms, us, ns, date),prompt=...,output=...",
+        )
+    return unit
