@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from fractions import Fraction
 
+from kvledger.model.formats import FP8_INDEX, KvFormat
 from kvledger.model.states import StateCache
 from kvledger.model.storage import Storage, Windows
 
@@ -66,10 +67,14 @@ class Indexer:
     topk_tokens: int | None = None
     shares_with: int | None = None
     """Layer whose selection is reused; such a layer keeps no index keys."""
+    key_format: KvFormat = FP8_INDEX
+    """How vLLM and SGLang store the keys whatever the KV dtype is; ``Storage.index`` replaces it."""
 
     def token_bytes(self, storage: Storage) -> int:
         """Return the bytes of one token's index keys."""
-        return 0 if self.shares_with is not None else self.heads * storage.index.side_bytes(self.key_size)
+        if self.shares_with is not None:
+            return 0
+        return self.heads * (storage.index or self.key_format).side_bytes(self.key_size)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,7 +160,8 @@ class CompressedCache:
     """Keys and values of a sliding window plus one entry for every ``ratio`` tokens (DeepSeek-V4), same on every rank.
 
     Keys equal values, so an entry is one head of ``head_size`` elements, of which ``rope_size`` carry positions.
-    ``ratio`` 0 keeps the window only.
+    ``ratio`` 0 keeps the window only. The compressor keeps its inputs of the last ``compressor_tokens`` in fp32: key
+    and score, each ``head_size`` wide, twice that where entries overlap (ratio 4; vLLM 0.32 ``models/deepseek_v4``).
     """
 
     ratio: int
@@ -164,6 +170,21 @@ class CompressedCache:
     window_tokens: int
     indexer: Indexer | None = None
     """One index key for every compressed entry."""
+
+    @property
+    def overlap(self) -> int:
+        """How many windows of ``ratio`` tokens an entry is made from: 2 at ratio 4, else 1."""
+        return 2 if self.ratio == 4 else 1
+
+    @property
+    def compressor_tokens(self) -> int:
+        """Tokens whose inputs the compressor still needs."""
+        return self.overlap * self.ratio
+
+    def compressor_token_bytes(self) -> int:
+        """Return the bytes of one token's compressor inputs, those of the indexer included."""
+        width = self.head_size + (self.indexer.key_size if self.indexer else 0)
+        return 2 * self.overlap * width * 4 if self.ratio else 0
 
     def entry_bytes(self, storage: Storage) -> int:
         """Return the bytes of one entry of the window or of the compressed part, without index key."""
@@ -180,14 +201,16 @@ class CompressedCache:
         return window + (Fraction(self.compressed_bytes(storage), self.ratio) if self.ratio else Fraction(0))
 
     def bytes_at(self, length_tokens: int, storage: Storage) -> int:
-        """Return the bytes of a sequence: its window and ``floor(length / ratio)`` compressed entries."""
+        """Return the bytes of a sequence: window, ``floor(length / ratio)`` entries and compressor inputs."""
         kept = length_tokens if storage.windows is Windows.FULL else min(length_tokens, self.window_tokens)
         entries = length_tokens // self.ratio if self.ratio else 0
-        return kept * self.entry_bytes(storage) + entries * self.compressed_bytes(storage)
+        inputs = min(length_tokens, self.compressor_tokens) * self.compressor_token_bytes()
+        return kept * self.entry_bytes(storage) + entries * self.compressed_bytes(storage) + inputs
 
     def fixed_bytes(self, storage: Storage) -> int:
-        """Return the bytes of a full window."""
-        return 0 if storage.windows is Windows.FULL else self.window_tokens * self.entry_bytes(storage)
+        """Return the bytes of a full window and of the compressor's inputs."""
+        window = 0 if storage.windows is Windows.FULL else self.window_tokens * self.entry_bytes(storage)
+        return window + self.compressor_tokens * self.compressor_token_bytes()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -85,7 +85,7 @@ def read_config(
     """
     outer = Fields(config)
     decoder = _find_decoder(outer)
-    family = find_family(decoder.model_type)
+    family = find_family(decoder.model_type, _architectures(decoder.fields) + _architectures(outer))
     plan = family(decoder) if family else _read_unknown(decoder)
     _refuse_overlooked(decoder)
     return _assemble(decoder, plan, name=name, quant_config=quant_config)

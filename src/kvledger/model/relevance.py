@@ -55,6 +55,7 @@ _HARMLESS = frozenset(
     lm_head_bias quantize_lm_head use_pre_attention_norm attn_norm_type attention_type_for_prefill
     attn_impl attn_uses_sequence_id alibi_bias_max bidirectional_prefix use_logn_attn logn_list use_dynamic_ntk
     flash_attn_version attn_window_pad pad_head_dim_to_multiple_of head_bias per_layer_sliding_pattern_source
+    mla_use_nope mla_use_output_gate
     mtp_use_dedicated_embeddings index_topk_pattern index_topk_freq index_skip_topk_offset use_mtp
     mamba_expand_ratio attention_layer_norm sparse_attention_backend attn_config_class sliding_window_rope_scaling
     num_attention_heads num_heads_per_token use_gemma_norm ffn_share_layers n_head

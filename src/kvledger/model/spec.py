@@ -10,7 +10,7 @@ from math import ceil
 from kvledger.errors import UsageError
 from kvledger.ledger import Accuracy
 from kvledger.model.formats import Dtype, KvFormat, find_kv_format
-from kvledger.model.layers import Layer, NoCache, SharedCache
+from kvledger.model.layers import AttentionCache, Layer, NoCache, SharedCache
 from kvledger.model.storage import Origin, Storage, Windows
 
 __all__ = ["Length", "ModelSpec", "Parameters", "Quantisation", "StoredAs"]
@@ -102,10 +102,10 @@ class ModelSpec:
         """Return the exact bytes a further token adds to a long sequence.
 
         A fraction only where a cache is compressed (DeepSeek-V4). Layers with a window or chunk count only with
-        ``Windows.FULL``.
+        ``Windows.FULL``, or when the window is not shorter than the longest sequence (Phi-3 128k).
         """
         storage = _with_windows(self.storage(kv_dtype), windows)
-        return sum((layer.growth(storage) for layer in self.layers), Fraction(0))
+        return sum((layer.growth(self._storage_of(layer, storage)) for layer in self.layers), Fraction(0))
 
     def bytes_per_token(self, kv_dtype: StoredAs = None, *, windows: Windows | None = None) -> int:
         """Return the bytes a further token adds to a long sequence (:meth:`growth`, rounded up)."""
@@ -114,7 +114,15 @@ class ModelSpec:
     def fixed_bytes_per_sequence(self, kv_dtype: StoredAs = None) -> int:
         """Return the bytes a long sequence keeps beside its growth: states, full windows, encoder output."""
         storage = _with_windows(self.storage(kv_dtype), Windows.CAPPED)
-        return sum(layer.fixed_bytes(storage) for layer in self.layers)
+        return sum(layer.fixed_bytes(self._storage_of(layer, storage)) for layer in self.layers)
+
+    def _storage_of(self, layer: Layer, storage: Storage) -> Storage:
+        """Return the storage for growth: a window no shorter than the longest sequence never closes."""
+        cache = layer.cache
+        cap = cache.cap_tokens if isinstance(cache, AttentionCache) else None
+        if cap is None or self.max_model_len is None or cap < self.max_model_len.tokens:
+            return storage
+        return replace(storage, windows=Windows.FULL)
 
     def sequence_bytes(self, length_tokens: int, kv_dtype: StoredAs = None, *, windows: Windows | None = None) -> int:
         """Return the bytes kept for one sequence of ``length_tokens``.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from kvledger.model.formats import FP8_INDEX, Dtype, KvFormat
+from kvledger.model.formats import Dtype, KvFormat
 
 __all__ = ["Origin", "Storage", "Windows"]
 
@@ -37,8 +37,8 @@ class Storage:
 
     kv: KvFormat
     """Keys, values and latent vectors."""
-    index: KvFormat = FP8_INDEX
-    """Keys of sparse-attention indexers; vLLM and SGLang keep them in fp8 whatever ``kv`` is."""
+    index: KvFormat | None = None
+    """Keys of sparse-attention indexers, instead of the model's own (:class:`~kvledger.model.layers.Indexer`)."""
     conv: Dtype | None = None
     """Element type of convolution states, instead of the model's own."""
     state: Dtype | None = None

@@ -49,7 +49,9 @@ def _load_folder(folder: Path) -> ModelSpec:
 
 
 def _load_file(path: Path) -> ModelSpec:
-    name = path.stem if path.name != "config.json" else path.resolve().parent.name
+    if path.name == "config.json":
+        return _load_folder(path.resolve().parent)
+    name = path.stem.removesuffix("_config")
     return read_config(parse_config(_read(path)), name=name)
 
 

@@ -86,6 +86,9 @@ def hybrid_pattern(decoder: Decoder, layers: int) -> Sequence[str]:
     pattern = decoder.fields.integers("hybrid_layer_pattern", high=1)
     if pattern is None or len(pattern) != layers:
         raise decoder.fields.refusal("hybrid_layer_pattern", pattern, f"does not describe {layers} layers")
+    chunk = decoder.fields.integer("attention_chunk_size")
+    if chunk not in (None, decoder.fields.integer(*_WINDOW)):
+        raise decoder.fields.refusal("attention_chunk_size", chunk, "is not the sliding window")
     return ["sliding" if kind else "full" for kind in pattern]
 
 
