@@ -4,7 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from kvledger.sources.kernels import KernelCache
+
 _SHARED = Path(__file__).resolve().parents[2] / "shared"
+
+KernelCache().activate()
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,7 @@
 
 ::
 
-    Error
+Error:
     ├── UsageError        a setting or argument that cannot be used
     ├── SourceError       a file, URL or stream that cannot be read
     │   └── TraceError    a trace that was read but cannot be understood

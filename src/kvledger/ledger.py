@@ -111,7 +111,8 @@ class Ledger:
         """Return the ledger itself when it balances.
 
         Raises:
-            UnbalancedLedger: An account is negative or no integer, or the sum is not the capacity; every addend is listed.
+            UnbalancedLedger: An account is negative or no integer, or the sum is not the capacity;
+                every addend is listed.
         """
         accounts = self.accounts()
         whole = all(isinstance(v, int) and v >= 0 for v in (*accounts.values(), self.capacity))

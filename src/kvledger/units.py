@@ -60,7 +60,7 @@ def parse_bytes(text: str) -> int:
         )
     fraction = match["fraction"] or ""
     whole = int(match["digits"].replace(",", "") + fraction)
-    value = whole * _FACTORS[unit] // 10 ** len(fraction)
+    value: int = whole * _FACTORS[unit] // 10 ** len(fraction)
     if value > _MAX_BYTES:
         raise UsageError(f"`{text.strip()}` is more than 1 EiB", hint="check the unit")
     return value

@@ -1,0 +1,197 @@
+"""The memory policies by name: how a request gets its memory, and who may share it."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+from enum import StrEnum
+
+from kvledger.errors import UsageError
+
+__all__ = ["Growth", "Kind", "Placement", "Policy", "Reservation", "parse_policies", "parse_policy"]
+
+
+class Kind(StrEnum):
+    """How a policy hands out memory."""
+
+    CONTIGUOUS = "contiguous"
+    """One extent per request, taken at admission, returned at the end."""
+    GROW = "grow"
+    """One extent per request that is reallocated (new extent, copy, free the old) as it grows."""
+    STATIC_BATCH = "static-batch"
+    """A batch starts only when the previous one has ended, every row padded to the longest."""
+    PAGED = "paged"
+    """Blocks on demand, preemption by recompute."""
+    UPFRONT = "upfront"
+    """The blocks of prompt + max_tokens at admission (TGI)."""
+    NO_EVICT = "no-evict"
+    """Blocks on demand, but admitted only if prompt + max_tokens is sure to fit (TensorRT-LLM)."""
+    VMM = "vmm"
+    """Contiguous virtual memory, physical pages mapped on demand (vAttention)."""
+
+    @property
+    def is_paged(self) -> bool:
+        """Whether memory is interchangeable blocks, so that no external fragmentation exists."""
+        return self in (Kind.PAGED, Kind.UPFRONT, Kind.NO_EVICT, Kind.VMM)
+
+
+class Reservation(StrEnum):
+    """How many tokens a contiguous extent is sized for."""
+
+    MAX = "max"
+    """max_model_len: the naive Hugging Face deployment; Orca (Max) of the PagedAttention paper."""
+    DECLARED = "declared"
+    """Prompt + max_tokens of the request."""
+    POW2 = "pow2"
+    """Prompt + smallest power of two >= output, at most max_model_len: Orca (Pow2)."""
+    EXACT = "exact"
+    """Prompt + output: Orca (Oracle)."""
+
+
+class Placement(StrEnum):
+    """Where in the free memory an extent goes."""
+
+    BEST = "best"
+    FIRST = "first"
+    NEXT = "next"
+    WORST = "worst"
+    BUDDY = "buddy"
+    """Sizes rounded up to powers of two: the allocator of the paper's Orca baselines."""
+
+
+class Growth(StrEnum):
+    """By how much a growing extent grows."""
+
+    EXACT = "exact"
+    """To the very length needed (DynamicCache concatenates)."""
+    DOUBLING = "doubling"
+    """To the next power of two."""
+    STEP = "step"
+    """To the next multiple of a step (256 tokens in MLX)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """One memory policy with all its settings. Fields that its kind does not use are ignored.
+
+    ``name`` is what the user wrote and what results are labelled with.
+    """
+
+    name: str
+    kind: Kind
+    reservation: Reservation = Reservation.MAX
+    placement: Placement = Placement.BEST
+    growth: Growth = Growth.EXACT
+    growth_step_tokens: int = 256
+    segments: bool = False
+    block_size: int = 16
+    buffer_tokens: int = 0
+    granularity_tokens: int = 1
+    watermark_ratio: float = 0.0
+    full_sequence_must_fit: bool = True
+
+    @property
+    def meaning(self) -> str:
+        """What the policy does, in one line."""
+        match self.kind:
+            case Kind.CONTIGUOUS:
+                what = {
+                    Reservation.MAX: "reserves max_model_len for each request",
+                    Reservation.DECLARED: "reserves prompt + max_tokens for each request",
+                    Reservation.POW2: "reserves prompt + the next power of two of the output",
+                    Reservation.EXACT: "reserves prompt + output, known by an oracle",
+                }[self.reservation]
+                where = "buddy allocator" if self.placement is Placement.BUDDY else f"{self.placement} fit"
+                return f"{what}; one contiguous extent, {where}"
+            case Kind.GROW:
+                how = {
+                    Growth.EXACT: "exactly",
+                    Growth.DOUBLING: "by doubling",
+                    Growth.STEP: f"in steps of {self.growth_step_tokens} tokens",
+                }[self.growth]
+                where = "segments as PyTorch's caching allocator" if self.segments else f"{self.placement} fit"
+                return f"reallocates one contiguous extent, growing {how}; {where}"
+            case Kind.STATIC_BATCH:
+                return "runs one padded batch at a time; rows wait for the longest"
+            case Kind.PAGED:
+                return f"block table, {self.block_size} tokens a block, allocated on demand"
+            case Kind.UPFRONT:
+                return f"block table, {self.block_size} tokens a block, all of prompt + max_tokens at admission"
+            case Kind.NO_EVICT:
+                return f"block table, {self.block_size} tokens a block; admits only what is sure to finish"
+            case Kind.VMM:
+                return f"virtual memory, physical pages of {self.block_size} tokens mapped on demand"
+
+
+_KINDS = {kind.value: kind for kind in Kind if kind is not Kind.CONTIGUOUS}
+_NAMES = [*(r.value for r in Reservation), *_KINDS]
+
+
+def parse_policies(text: str, *, base: Policy | None = None) -> list[Policy]:
+    """Read a comma-separated list of policies; ``all`` stands for every one of them.
+
+    Raises:
+        UsageError: A name is unknown, or a policy is listed twice.
+    """
+    names: list[str] = []
+    for part in (p.strip() for p in text.split(",")):
+        names += _NAMES if part == "all" else [part] if part else []
+    if not names:
+        raise UsageError("no policy was named", hint=f"the policies are {', '.join(_NAMES)}")
+    policies = [parse_policy(name, base=base) for name in names]
+    twice = sorted({p.name for p in policies if [q.name for q in policies].count(p.name) > 1})
+    if twice:
+        raise UsageError(f"policy `{twice[0]}` is listed twice")
+    return policies
+
+
+def parse_policy(text: str, *, base: Policy | None = None) -> Policy:
+    """Read one policy: ``NAME[@VARIANT]``, on top of the settings of ``base``.
+
+    The variant is a placement for reservations (``max@buddy``), a growth for ``grow`` (``grow@doubling``,
+    ``grow@segments``), and a block size in tokens for the paged ones (``paged@32``).
+
+    Raises:
+        UsageError: The name or the variant is unknown.
+
+    >>> parse_policy("pow2@buddy").meaning
+    'reserves prompt + the next power of two of the output; one contiguous extent, buddy allocator'
+    """
+    base = base or Policy(name="", kind=Kind.PAGED)
+    name, _, variant = text.partition("@")
+    settings = {field: getattr(base, field) for field in Policy.__slots__} | {"name": text}
+    if name in (r.value for r in Reservation):
+        settings |= {"kind": Kind.CONTIGUOUS, "reservation": Reservation(name)}
+        if variant:
+            settings["placement"] = _choice(variant, Placement, text)
+    elif name in _KINDS:
+        settings["kind"] = _KINDS[name]
+        if variant and name == "grow":
+            if variant == "segments":
+                settings["segments"] = True
+            else:
+                settings["growth"] = _choice(variant, Growth, text)
+        elif variant and _KINDS[name].is_paged:
+            settings["block_size"] = _block_size(variant, text)
+        elif variant:
+            raise UsageError(f"policy `{name}` has no variants, so `{text}` is unknown")
+    else:
+        near = difflib.get_close_matches(name, _NAMES, n=1)
+        meant = f"did you mean `{near[0]}`? " if near else ""
+        raise UsageError(f"unknown policy `{name}`", hint=f"{meant}the policies are {', '.join(_NAMES)}")
+    return Policy(**settings)
+
+
+def _choice(text: str, enum: type[StrEnum], whole: str) -> StrEnum:
+    try:
+        return enum(text)
+    except ValueError:
+        raise UsageError(
+            f"unknown variant `{text}` in policy `{whole}`", hint=f"the variants are {', '.join(e.value for e in enum)}"
+        ) from None
+
+
+def _block_size(text: str, whole: str) -> int:
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text[:10]) <= 2**20:
+        raise UsageError(f"`{text}` in policy `{whole}` is not a block size", hint="write tokens, such as `paged@32`")
+    return int(text)

@@ -1,0 +1,231 @@
+"""Where the compiled replay keeps its state: index names, and the arrays they index.
+
+The kernels take one `State` of arrays. Scalars live in ``ints`` and ``floats``, requests that run or were preempted in
+``slots`` (one row each), so that memory does not depend on the length of the trace.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from kvledger.pool import buddy, extents
+
+Array = Any  # a numpy array; numba knows its type
+
+
+# Integers: settings first, then state, then counters.
+(
+    I_MEMORY,
+    I_RESERVATION,
+    I_PLACEMENT,
+    I_GROWTH,
+    I_STEP,
+    I_BLOCK,
+    I_BUFFER,
+    I_GRAIN,
+    I_CAPACITY,
+    I_WATERMARK,
+    I_WHOLE,
+    I_MAX_LEN,
+    I_MAX_SEQS,
+    I_BUDGET,
+    I_FAST,
+    I_NEXT,
+    I_HEAD,
+    I_WAITING,
+    I_STACKED,
+    I_RUNNING,
+    I_STEADY,
+    I_STEADY_USED,
+    I_TICK,
+    I_PHASE,
+    I_NEXT_END,
+    I_NEXT_GROWTH,
+    I_BLOCKED,
+    I_FREE,
+    I_PROMISED,
+    I_USED,
+    I_HELD,
+    I_KEPT,
+    I_NEVER,
+    I_ASKED,
+    I_EXTERNAL,
+    I_DIRTY,
+    I_SCHEDULED,
+    I_PREEMPTED_NOW,
+    I_SPARE,
+    I_HEAD_SLOT,
+    I_SEEN_WAITING,
+    I_BATCH_PROMPT,
+    I_BATCH_OUTPUT,
+    I_BATCH_STEP,
+    I_BATCH_NEXT,
+    I_STEPS,
+    I_PREEMPTIONS,
+    I_REFUSED_WHILE_FREE,
+    I_FINISHED,
+    I_TOO_LONG,
+    I_TOO_LARGE,
+    I_STUCK,
+    I_TRUNCATED,
+    I_PEAK_RUNNING,
+    I_PEAK_WAITING,
+    I_RECOMPUTED,
+    I_COPIED,
+    I_RESTARTS,
+    I_OUTPUT,
+    I_PROMPT,
+    I_BUCKET,
+    I_STRIDE,
+    I_IN_BUCKET,
+    I_ROWS,
+) = range(64)
+I_LEN = 64
+
+# Floats: the clock, restarts, and where time began.
+(
+    F_NOW,
+    F_BASE,
+    F_PER_PREFILL,
+    F_PER_DECODE,
+    F_PER_KV,
+    F_RESTART_EVERY,
+    F_RESTART_DOWN,
+    F_RESTART_AT,
+    F_DOWN,
+    F_FIRST_ARRIVAL,
+) = range(10)
+F_LEN = 10
+
+# Sums over time, of one stretch: seconds, then token-seconds and request-seconds.
+(
+    A_SECONDS,
+    A_USED,
+    A_HELD,
+    A_KEPT,
+    A_EXTERNAL,
+    A_NEVER,
+    A_RUNNING,
+    A_WAITING,
+) = range(8)
+A_LEN = 8
+
+# One slot: a request that runs, or was preempted and waits.
+(
+    S_REQUEST,
+    S_PROMPT,
+    S_OUTPUT,
+    S_LIMIT,
+    S_GENERATED,
+    S_COMPUTED,
+    S_UNITS,
+    S_ADDRESS,
+    S_KEPT,
+    S_NEVER,
+    S_NOW,
+    S_STUCK,
+    S_OFFSET,
+    S_END,
+    S_GROWTH,
+) = range(15)
+S_LEN = 15
+
+# One bucket of the timeline: the sums of A_*, then where it starts and its peaks.
+(
+    B_START,
+    B_STEPS,
+    B_PEAK_USED,
+    B_PEAK_HELD,
+    B_PEAK_EXTERNAL,
+    B_PEAK_RUNNING,
+    B_PEAK_WAITING,
+    B_PREEMPTIONS,
+) = range(A_LEN, A_LEN + 8)
+B_LEN = A_LEN + 8
+
+# How memory is handed out, as the kernels see it.
+DEMAND, UPFRONT, PROMISE, EXTENT, GROWING, BATCH = range(6)
+
+# Why a kernel returns.
+DONE, PAUSED, FULL = range(3)
+
+NEVER_TICK = 2**62
+
+BUCKETS = 2048
+ROWS = 65536
+SERIES_COLUMNS = 10  # step, running, waiting, preemptions, used_blocks, used, held, kept, external, free-after-held
+LATENCY_BINS = 64 * 256
+
+
+class State(NamedTuple):
+    """All arrays of one replay (shapes in the comments)."""
+
+    ints: Array  # (I_LEN,) int64
+    floats: Array  # (F_LEN,) float64
+    busy: Array  # (A_LEN,) float64
+    saturated: Array  # (A_LEN,) float64
+    slots: Array  # (max_num_seqs + 1, S_LEN) int64
+    order: Array  # (max_num_seqs,) int64, slots in admission order
+    stack: Array  # (max_num_seqs,) int64, preempted slots, the next to come back last
+    spare: Array  # (max_num_seqs + 1,) int64, unused slots
+    holes: Array  # (max_num_seqs + 2,) int64
+    hole_sizes: Array  # (max_num_seqs + 2,) int64
+    hole_meta: Array  # (2,) int64
+    buddies: Array  # (ORDERS, max_num_seqs + 2) int64
+    buddy_counts: Array  # (ORDERS,) int64
+    crossings: Array  # (block_size,) int64, how many steady requests need a block at each phase
+    timeline: Array  # (BUCKETS, B_LEN) float64
+    rows: Array  # (ROWS or 0, SERIES_COLUMNS) int64
+    row_times: Array  # (ROWS or 0,) float64
+    latencies: Array  # (3, requests or 0) float64: first scheduled, first token, end
+    latency_counts: Array  # (3, LATENCY_BINS) int64
+    latency_sums: Array  # (3, 2) float64: sum, maximum
+    arrivals: Array  # (requests,) float64
+    prompts: Array  # (requests,) int32
+    outputs: Array  # (requests,) int32
+    limits: Array  # (requests or 0,) int32
+
+
+def new_state(
+    columns: tuple[Array, Array, Array, Array], *, max_seqs: int, block_size: int, series: bool, exact_latencies: bool
+) -> State:
+    """Return a zeroed state over the columns ``(arrivals, prompts, outputs, limits)``."""
+    arrivals, prompts, outputs, limits = columns
+    n = len(arrivals)
+    holes, hole_sizes, hole_meta = extents.new_holes(max_seqs)
+    buddies, buddy_counts = buddy.new_free_blocks(max_seqs)
+    rows = ROWS if series else 0
+    state = State(
+        ints=np.zeros(I_LEN, np.int64),
+        floats=np.zeros(F_LEN, np.float64),
+        busy=np.zeros(A_LEN, np.float64),
+        saturated=np.zeros(A_LEN, np.float64),
+        slots=np.zeros((max_seqs + 1, S_LEN), np.int64),
+        order=np.zeros(max_seqs, np.int64),
+        stack=np.zeros(max_seqs, np.int64),
+        spare=np.arange(max_seqs, -1, -1, dtype=np.int64),
+        holes=holes,
+        hole_sizes=hole_sizes,
+        hole_meta=hole_meta,
+        buddies=buddies,
+        buddy_counts=buddy_counts,
+        crossings=np.zeros(block_size, np.int64),
+        timeline=np.zeros((BUCKETS, B_LEN), np.float64),
+        rows=np.zeros((rows, SERIES_COLUMNS), np.int64),
+        row_times=np.zeros(rows, np.float64),
+        latencies=np.full((3, n if exact_latencies else 0), np.nan),
+        latency_counts=np.zeros((3, LATENCY_BINS), np.int64),
+        latency_sums=np.zeros((3, 2), np.float64),
+        arrivals=arrivals,
+        prompts=prompts,
+        outputs=outputs,
+        limits=limits,
+    )
+    state.ints[I_STRIDE] = 1
+    state.ints[I_SPARE] = max_seqs + 1
+    state.ints[I_HEAD_SLOT] = -1
+    state.ints[I_NEXT_END] = NEVER_TICK
+    state.ints[I_NEXT_GROWTH] = NEVER_TICK
+    return state

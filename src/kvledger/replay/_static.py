@@ -1,0 +1,145 @@
+"""Static batching, as a naive ``generate(batch)`` does it (compiled).
+
+A batch takes requests from the head of the queue while ``rows * (longest prompt + longest output)`` fits the pool, runs
+to the end of its longest row, and only then returns its results and its memory. Prompts are padded on the left to the
+longest; a row that has ended is computed on as padding. The prompts are one step, without a token budget.
+
+Accounts: an unended row keeps its own prompt and the longest output (``reserved``, what is not computed); left padding
+and ended rows are held only because the batch is one block, so they are ``internal``. The extent is one, so nothing is
+external.
+"""
+
+from __future__ import annotations
+
+from kvledger.pool.compiled import compiled
+from kvledger.replay._layout import *
+from kvledger.replay._record import (
+    ENDED,
+    FIRST_TOKEN,
+    QUEUED,
+    account_step,
+    begin_bucket,
+    end_stretch,
+    note_latency,
+    turn_bucket,
+    write_row,
+)
+from kvledger.replay._step import head_slot, join_arrivals
+
+
+@compiled
+def form_batch(st):
+    """Take the next batch from the queue."""
+    ints = st.ints
+    longest_prompt, longest_output = 0, 0
+    while ints[I_WAITING] > 0 and ints[I_RUNNING] < ints[I_MAX_SEQS]:
+        row = st.slots[head_slot(st)]
+        prompt = max(longest_prompt, row[S_PROMPT])
+        output = max(longest_output, row[S_OUTPUT])
+        if (ints[I_RUNNING] + 1) * (prompt + output) > ints[I_CAPACITY]:
+            break
+        longest_prompt, longest_output = prompt, output
+        note_latency(st, QUEUED, row[S_REQUEST], st.floats[F_NOW])
+        st.order[ints[I_RUNNING]] = ints[I_HEAD_SLOT]
+        ints[I_RUNNING] += 1
+        ints[I_WAITING] -= 1
+        ints[I_HEAD] += 1
+        ints[I_HEAD_SLOT] = -1
+    ints[I_HELD] = ints[I_RUNNING] * (longest_prompt + longest_output)
+    ints[I_FREE] = ints[I_CAPACITY] - ints[I_HELD]
+    ints[I_BATCH_PROMPT] = longest_prompt
+    ints[I_BATCH_OUTPUT] = longest_output
+    ints[I_BATCH_STEP] = 0
+
+
+@compiled
+def count_rows(st):
+    """Recount what the unended rows use and keep at the step about to be taken, and when the next row ends."""
+    ints = st.ints
+    t = ints[I_BATCH_STEP]
+    ints[I_USED], ints[I_KEPT], ints[I_NEVER] = 0, 0, 0
+    ints[I_BATCH_NEXT] = ints[I_BATCH_OUTPUT]
+    active = 0
+    for i in range(ints[I_RUNNING]):
+        row = st.slots[st.order[i]]
+        if row[S_OUTPUT] >= t:
+            active += 1
+            ints[I_USED] += row[S_PROMPT] + t - 1
+            ints[I_KEPT] += row[S_PROMPT] + ints[I_BATCH_OUTPUT]
+            ints[I_NEVER] += ints[I_BATCH_OUTPUT] - row[S_OUTPUT] + 1
+            ints[I_BATCH_NEXT] = min(ints[I_BATCH_NEXT], row[S_OUTPUT])
+    ints[I_SCHEDULED] = active
+
+
+@compiled
+def step_batch(st):
+    """Take one step of the batch: all prompts at first, then one token of every row."""
+    ints, floats = st.ints, st.floats
+    ints[I_BATCH_STEP] += 1
+    t = ints[I_BATCH_STEP]
+    if t == 1 or t > ints[I_BATCH_NEXT]:
+        count_rows(st)
+    else:
+        ints[I_USED] += ints[I_SCHEDULED]
+    if ints[I_WAITING] > 0:
+        row = st.slots[head_slot(st)]
+        if ints[I_FREE] >= row[S_PROMPT] + row[S_OUTPUT]:
+            ints[I_REFUSED_WHILE_FREE] += 1
+    if ints[I_IN_BUCKET] == 0:
+        begin_bucket(st)
+    if st.rows.shape[0] > 0:
+        write_row(st)
+    rows = ints[I_RUNNING]
+    prefill = rows * ints[I_BATCH_PROMPT] if t == 1 else 0
+    decodes = 0 if t == 1 else rows
+    read = rows * (ints[I_BATCH_PROMPT] + t - 1)
+    seconds = (
+        floats[F_BASE] + floats[F_PER_PREFILL] * prefill + floats[F_PER_DECODE] * decodes + floats[F_PER_KV] * read
+    )
+    ints[I_SEEN_WAITING] = ints[I_WAITING]
+    account_step(st, seconds)
+    end_stretch(st, 1)
+    turn_bucket(st)
+    floats[F_NOW] += seconds
+
+
+@compiled
+def end_batch(st):
+    """Return the results and the memory of the whole batch."""
+    ints = st.ints
+    for i in range(ints[I_RUNNING]):
+        slot = st.order[i]
+        row = st.slots[slot]
+        note_latency(st, FIRST_TOKEN, row[S_REQUEST], st.floats[F_NOW])
+        note_latency(st, ENDED, row[S_REQUEST], st.floats[F_NOW])
+        ints[I_FINISHED] += 1
+        ints[I_PROMPT] += row[S_PROMPT]
+        ints[I_OUTPUT] += row[S_OUTPUT]
+        st.spare[ints[I_SPARE]] = slot
+        ints[I_SPARE] += 1
+    ints[I_RUNNING] = 0
+    ints[I_HELD], ints[I_USED], ints[I_KEPT], ints[I_NEVER] = 0, 0, 0, 0
+    ints[I_FREE] = ints[I_CAPACITY]
+
+
+@compiled
+def run_static(st, most):
+    """Go on for up to ``most`` steps; return DONE, PAUSED, or FULL (the rows must be taken away)."""
+    ints, floats = st.ints, st.floats
+    total = st.arrivals.shape[0]
+    for _ in range(most):
+        if st.rows.shape[0] > 0 and ints[I_ROWS] == st.rows.shape[0]:
+            return FULL
+        if ints[I_RUNNING] == 0 and ints[I_WAITING] == 0:
+            if ints[I_NEXT] == total:
+                return DONE
+            floats[F_NOW] = max(floats[F_NOW], st.arrivals[ints[I_NEXT]])
+        join_arrivals(st)
+        if ints[I_RUNNING] == 0:
+            if ints[I_WAITING] == 0:
+                continue
+            form_batch(st)
+        step_batch(st)
+        if ints[I_BATCH_STEP] == ints[I_BATCH_OUTPUT]:
+            end_batch(st)
+    return PAUSED

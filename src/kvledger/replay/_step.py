@@ -1,0 +1,400 @@
+"""One step of the scheduler, exactly as design section 4 words it (compiled).
+
+Requests that run are kept in admission order. Those that decode one token a step, the *steady* ones, always come first,
+because tokens are handed out in that order. They are not touched step by step: a steady request has computed
+``tick + offset`` tokens, ends at a tick known beforehand, and needs a block whenever that sum is a multiple of the
+block size, which is counted per phase of the tick. The rest, in prefill, is kept in full.
+"""
+
+from __future__ import annotations
+
+import numba
+
+from kvledger.pool.compiled import compiled
+from kvledger.replay._layout import *
+from kvledger.replay._memory import (
+    admit,
+    asked_units,
+    blocks_of,
+    extend,
+    free,
+    never_fits,
+    update_external,
+)
+from kvledger.replay._record import (
+    ENDED,
+    FIRST_TOKEN,
+    QUEUED,
+    account_step,
+    begin_bucket,
+    end_stretch,
+    note_latency,
+    turn_bucket,
+    write_row,
+)
+
+ADMISSIBLE, TOO_LONG, TOO_LARGE = range(3)
+
+
+@compiled
+def lengths_of(st, request):
+    """Return prompt, output and limit of a request of the trace, with the limit and the output clamped."""
+    prompt = numba.int64(st.prompts[request])
+    output = numba.int64(st.outputs[request])
+    room = st.ints[I_MAX_LEN] - prompt
+    limit = room
+    if st.limits.shape[0] > 0 and st.limits[request] > 0:
+        limit = min(numba.int64(st.limits[request]), room)
+    limit = max(limit, 1)
+    return prompt, min(output, limit), limit
+
+
+@compiled
+def judge(st, request):
+    """Tell whether a request of the trace can be served at all."""
+    prompt, output, limit = lengths_of(st, request)
+    if prompt >= st.ints[I_MAX_LEN]:
+        return TOO_LONG
+    if never_fits(st.ints, prompt, output, limit):
+        return TOO_LARGE
+    return ADMISSIBLE
+
+
+@compiled
+def join_arrivals(st):
+    """Let everything that has arrived by now join the queue, and count what is rejected."""
+    ints = st.ints
+    total = st.arrivals.shape[0]
+    i = ints[I_NEXT]
+    while i < total and st.arrivals[i] <= st.floats[F_NOW]:
+        verdict = judge(st, i)
+        if verdict == TOO_LONG:
+            ints[I_TOO_LONG] += 1
+        elif verdict == TOO_LARGE:
+            ints[I_TOO_LARGE] += 1
+        else:
+            if ints[I_WAITING] == 0:
+                ints[I_BLOCKED] = 0
+            ints[I_WAITING] += 1
+            if lengths_of(st, i)[1] < st.outputs[i]:
+                ints[I_TRUNCATED] += 1
+        i += 1
+    ints[I_NEXT] = i
+
+
+@compiled
+def preempt_last(st):
+    """Take everything from the request admitted last and put it at the front of the queue."""
+    ints = st.ints
+    ints[I_RUNNING] -= 1
+    slot = st.order[ints[I_RUNNING]]
+    if ints[I_RUNNING] < ints[I_STEADY]:
+        ints[I_STEADY] -= 1
+        unsettle(st, slot)
+    ints[I_RECOMPUTED] += st.slots[slot, S_COMPUTED]
+    free(st, slot)
+    st.slots[slot, S_NOW] = 0
+    st.stack[ints[I_STACKED]] = slot
+    ints[I_STACKED] += 1
+    ints[I_WAITING] += 1
+    ints[I_PREEMPTIONS] += 1
+    ints[I_PREEMPTED_NOW] = 1
+    return slot
+
+
+@compiled
+def drop_if_stuck(st, slot):
+    """Reject a growing request that had the pool to itself twice and got no further.
+
+    Its extent, the one it grows into and where they lie cannot be fitted together, so it would be recomputed for ever.
+    """
+    ints = st.ints
+    row = st.slots[slot]
+    if ints[I_MEMORY] != GROWING or ints[I_RUNNING] > 0:
+        return
+    if row[S_STUCK] != row[S_GENERATED] + 1:
+        row[S_STUCK] = row[S_GENERATED] + 1
+        return
+    ints[I_STACKED] -= 1
+    ints[I_WAITING] -= 1
+    ints[I_STUCK] += 1
+    st.spare[ints[I_SPARE]] = slot
+    ints[I_SPARE] += 1
+
+
+@compiled
+def make_room(st, slot, n):
+    """Extend a running request by ``n`` tokens, preempting the last as long as it takes; False when it was the last."""
+    while not extend(st, slot, n):
+        if preempt_last(st) == slot:
+            drop_if_stuck(st, slot)
+            return False
+    return True
+
+
+@compiled
+def schedule_steady(st):
+    """Extend the steady requests by one token each."""
+    ints = st.ints
+    memory = ints[I_MEMORY]
+    if memory == DEMAND or memory == PROMISE:
+        more = st.crossings[ints[I_PHASE]]
+        if more <= ints[I_FREE]:
+            ints[I_FREE] -= more
+            return
+    elif ints[I_TICK] < ints[I_NEXT_GROWTH]:
+        return
+    block = ints[I_BLOCK]
+    soonest = NEVER_TICK
+    i = 0
+    while i < ints[I_STEADY]:
+        row = st.slots[st.order[i]]
+        if memory == GROWING:
+            if row[S_GROWTH] <= ints[I_TICK]:
+                row[S_COMPUTED] = ints[I_TICK] + row[S_OFFSET]
+                if not make_room(st, st.order[i], 1):
+                    break
+                row[S_GROWTH] = row[S_UNITS] - ints[I_BUFFER] - row[S_OFFSET]
+            soonest = min(soonest, row[S_GROWTH])
+        elif (ints[I_TICK] + row[S_OFFSET]) % block == 0:
+            while ints[I_FREE] == 0:
+                if preempt_last(st) == st.order[i]:
+                    break
+            if i >= ints[I_STEADY]:
+                break
+            ints[I_FREE] -= 1
+        i += 1
+    ints[I_NEXT_GROWTH] = soonest
+
+
+@compiled
+def schedule_running(st):
+    """Phase 2: extend the running requests in admission order; return the tokens left of the budget.
+
+    The steady ones come first, and each takes one token, so the budget always covers them.
+    """
+    ints = st.ints
+    schedule_steady(st)
+    budget = ints[I_BUDGET] - ints[I_STEADY]
+    i = ints[I_STEADY]
+    while i < ints[I_RUNNING] and budget > 0:
+        slot = st.order[i]
+        row = st.slots[slot]
+        n = min(row[S_PROMPT] + row[S_GENERATED] - row[S_COMPUTED], budget)
+        if not make_room(st, slot, n):
+            break
+        row[S_NOW] = n
+        budget -= n
+        i += 1
+    ints[I_SCHEDULED] = i
+    for j in range(i, ints[I_RUNNING]):
+        st.slots[st.order[j], S_NOW] = 0
+    return budget
+
+
+@compiled
+def head_slot(st):
+    """Return the slot of the request at the head of the queue; a new one is loaded first."""
+    ints = st.ints
+    if ints[I_STACKED] > 0:
+        return st.stack[ints[I_STACKED] - 1]
+    if ints[I_HEAD_SLOT] < 0:
+        while judge(st, ints[I_HEAD]) != ADMISSIBLE:
+            ints[I_HEAD] += 1
+        ints[I_SPARE] -= 1
+        slot = st.spare[ints[I_SPARE]]
+        row = st.slots[slot]
+        row[:] = 0
+        row[S_REQUEST] = ints[I_HEAD]
+        row[S_PROMPT], row[S_OUTPUT], row[S_LIMIT] = lengths_of(st, ints[I_HEAD])
+        ints[I_HEAD_SLOT] = slot
+    return ints[I_HEAD_SLOT]
+
+
+@compiled
+def ask(st, slot):
+    """Return what a waiting request asks for, and remember it as the size that free memory is judged by."""
+    ints = st.ints
+    row = st.slots[slot]
+    asked = asked_units(ints, row[S_PROMPT], row[S_OUTPUT], row[S_LIMIT], row[S_PROMPT] + row[S_GENERATED])
+    if asked != ints[I_ASKED]:
+        ints[I_ASKED] = asked
+        ints[I_DIRTY] = 1
+    return asked
+
+
+@compiled
+def admit_waiting(st, budget):
+    """Phase 3: admit from the head of the queue until it is refused."""
+    ints = st.ints
+    while budget > 0 and ints[I_RUNNING] < ints[I_MAX_SEQS] and ints[I_WAITING] > 0:
+        slot = head_slot(st)
+        row = st.slots[slot]
+        asked = ask(st, slot)
+        n = min(row[S_PROMPT] + row[S_GENERATED], budget)
+        if not admit(st, slot, n, asked):
+            ints[I_BLOCKED] = 1
+            if ints[I_FREE] >= asked:
+                ints[I_REFUSED_WHILE_FREE] += 1
+            return
+        if ints[I_STACKED] > 0:
+            ints[I_STACKED] -= 1
+        else:
+            note_latency(st, QUEUED, row[S_REQUEST], st.floats[F_NOW])
+            ints[I_HEAD] += 1
+            ints[I_HEAD_SLOT] = -1
+        st.order[ints[I_RUNNING]] = slot
+        ints[I_RUNNING] += 1
+        ints[I_WAITING] -= 1
+        ints[I_SCHEDULED] += 1
+        row[S_NOW] = n
+        budget -= n
+
+
+@compiled
+def compute(st):
+    """Phase 4: the scheduled requests compute their tokens; return what the clock needs."""
+    ints = st.ints
+    steady = ints[I_STEADY]
+    ints[I_USED] += steady
+    ints[I_STEADY_USED] += steady
+    prefill = 0
+    decodes = steady
+    read = ints[I_STEADY_USED]
+    for i in range(steady, ints[I_RUNNING]):
+        row = st.slots[st.order[i]]
+        n = row[S_NOW]
+        if n == 0:
+            continue
+        row[S_COMPUTED] += n
+        ints[I_USED] += n
+        read += row[S_COMPUTED]
+        if n == 1 and row[S_GENERATED] > 0 and row[S_COMPUTED] == row[S_PROMPT] + row[S_GENERATED]:
+            decodes += 1
+        else:
+            prefill += n
+    return prefill, decodes, read
+
+
+@compiled
+def settle(st, slot):
+    """Make a request steady: from now on it computes one token a step, and only ticks are counted."""
+    ints = st.ints
+    row = st.slots[slot]
+    offset = row[S_COMPUTED] - ints[I_TICK]
+    row[S_OFFSET] = offset
+    row[S_END] = row[S_PROMPT] + row[S_OUTPUT] - 1 - offset
+    ints[I_NEXT_END] = min(ints[I_NEXT_END], row[S_END])
+    ints[I_STEADY_USED] += row[S_COMPUTED]
+    if ints[I_MEMORY] == GROWING:
+        row[S_GROWTH] = row[S_UNITS] - ints[I_BUFFER] - offset
+        ints[I_NEXT_GROWTH] = min(ints[I_NEXT_GROWTH], row[S_GROWTH])
+    elif ints[I_MEMORY] == DEMAND or ints[I_MEMORY] == PROMISE:
+        st.crossings[-offset % ints[I_BLOCK]] += 1
+
+
+@compiled
+def unsettle(st, slot):
+    """Write down the lengths of a steady request again."""
+    ints = st.ints
+    row = st.slots[slot]
+    row[S_COMPUTED] = ints[I_TICK] + row[S_OFFSET]
+    row[S_GENERATED] = row[S_COMPUTED] + 1 - row[S_PROMPT]
+    ints[I_STEADY_USED] -= row[S_COMPUTED]
+    if ints[I_MEMORY] == DEMAND or ints[I_MEMORY] == PROMISE:
+        row[S_UNITS] = blocks_of(row[S_COMPUTED], ints[I_BLOCK])
+        st.crossings[-row[S_OFFSET] % ints[I_BLOCK]] -= 1
+
+
+@compiled
+def end_steady(st):
+    """End the steady requests that have all of their tokens; return how many steady ones are left."""
+    ints = st.ints
+    kept = 0
+    soonest = NEVER_TICK
+    for i in range(ints[I_STEADY]):
+        slot = st.order[i]
+        ends = st.slots[slot, S_END]
+        if ends == ints[I_TICK]:
+            unsettle(st, slot)
+            end(st, slot)
+        else:
+            soonest = min(soonest, ends)
+            st.order[kept] = slot
+            kept += 1
+    ints[I_NEXT_END] = soonest
+    return kept
+
+
+@compiled
+def emit(st, ticks):
+    """Phase 5: requests with everything computed emit a token; those that have all of theirs end and free.
+
+    ``ticks`` steps have passed, of which only the last can have ended a request or finished a prefill.
+    """
+    ints = st.ints
+    ints[I_TICK] += ticks
+    ints[I_PHASE] = (ints[I_PHASE] + ticks) % ints[I_BLOCK]
+    kept = ints[I_STEADY]
+    if ints[I_TICK] == ints[I_NEXT_END]:
+        kept = end_steady(st)
+    steady = kept
+    for i in range(ints[I_STEADY], ints[I_RUNNING]):
+        slot = st.order[i]
+        row = st.slots[slot]
+        st.order[kept] = slot
+        kept += 1
+        if row[S_NOW] > 0 and row[S_COMPUTED] == row[S_PROMPT] + row[S_GENERATED]:
+            row[S_GENERATED] += 1
+            if row[S_GENERATED] == 1:
+                note_latency(st, FIRST_TOKEN, row[S_REQUEST], st.floats[F_NOW])
+            if row[S_GENERATED] == row[S_OUTPUT]:
+                end(st, slot)
+                kept -= 1
+            else:
+                settle(st, slot)
+                steady += 1
+    ints[I_STEADY] = steady
+    ints[I_RUNNING] = kept
+
+
+@compiled
+def end(st, slot):
+    """End a request: free its memory, note its latency, and give its slot back."""
+    ints = st.ints
+    row = st.slots[slot]
+    free(st, slot)
+    ints[I_FINISHED] += 1
+    ints[I_PROMPT] += row[S_PROMPT]
+    ints[I_OUTPUT] += row[S_OUTPUT]
+    note_latency(st, ENDED, row[S_REQUEST], st.floats[F_NOW])
+    st.spare[ints[I_SPARE]] = slot
+    ints[I_SPARE] += 1
+
+
+@compiled
+def step(st):
+    """Run one whole step."""
+    ints, floats = st.ints, st.floats
+    ints[I_PREEMPTED_NOW] = 0
+    budget = schedule_running(st)
+    if ints[I_PREEMPTED_NOW] == 0:
+        admit_waiting(st, budget)
+    prefill, decodes, read = compute(st)
+    if ints[I_MEMORY] >= EXTENT:
+        if ints[I_WAITING] > 0:
+            ask(st, head_slot(st))
+        update_external(st)
+    if ints[I_IN_BUCKET] == 0:
+        begin_bucket(st)
+    if st.rows.shape[0] > 0:
+        write_row(st)
+    seconds = (
+        floats[F_BASE] + floats[F_PER_PREFILL] * prefill + floats[F_PER_DECODE] * decodes + floats[F_PER_KV] * read
+    )
+    ints[I_SEEN_WAITING] = ints[I_WAITING]
+    account_step(st, seconds)
+    end_stretch(st, 1)
+    turn_bucket(st)
+    floats[F_NOW] += seconds
+    emit(st, 1)

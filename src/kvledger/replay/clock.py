@@ -1,0 +1,79 @@
+"""How long a step takes."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from kvledger.errors import UsageError
+from kvledger.ledger import Accuracy
+
+__all__ = ["Clock", "parse_clock"]
+
+_FIELDS = ("base", "a", "b", "c")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clock:
+    """Seconds of a step: ``base + a * prefill_tokens + b * decode_sequences + c * kv_tokens_read``.
+
+    A scheduled request that computes its last known token after having generated some is one decode sequence; every
+    other one adds its tokens to ``prefill_tokens``. ``kv_tokens_read`` sums the stored tokens of those scheduled.
+    """
+
+    base: float
+    a: float = 0.0
+    b: float = 0.0
+    c: float = 0.0
+    name: str = "given"
+    accuracy: Accuracy = Accuracy.MODELLED
+
+    def seconds(self, *, prefill_tokens: int, decode_sequences: int, kv_tokens_read: int) -> float:
+        """Return the duration of one step, with the arithmetic of the compiled replay."""
+        return self.base + self.a * prefill_tokens + self.b * decode_sequences + self.c * kv_tokens_read
+
+
+STEPS = Clock(base=1.0, name="steps")
+"""Every step takes one second: time is counted in steps."""
+
+
+def parse_clock(text: str) -> Clock:
+    """Read ``steps`` or four numbers ``base,a,b,c`` in seconds.
+
+    Raises:
+        UsageError: There are not four finite, non-negative numbers, or every step would take no time.
+
+    >>> parse_clock("0.008,2e-5,1e-5,1e-8").seconds(prefill_tokens=0, decode_sequences=10, kv_tokens_read=0)
+    0.0081
+    """
+    if text == "steps":
+        return STEPS
+    parts = text.split(",")
+    try:
+        values = [float(part) for part in parts]
+    except ValueError:
+        values = []
+    if len(values) != len(_FIELDS):
+        raise UsageError(f"`{text}` is not a clock", hint="write `steps`, a preset, or `base,a,b,c` in seconds")
+    for name, value in zip(_FIELDS, values, strict=True):
+        if not math.isfinite(value) or value < 0:
+            raise UsageError(f"`{name}` of the clock is {value}, not a finite number of seconds from 0 up")
+    base, a, b, c = values
+    if base <= 0:
+        raise UsageError("`base` of the clock is 0, so time could stand still", hint="give each step some seconds")
+    return Clock(base=base, a=a, b=b, c=c)
+
+
+def roofline_clock(
+    *, name: str, parameters: float, bandwidth_bytes_per_second: float, flops_per_second: float, bytes_per_token: float
+) -> Clock:
+    """Model a clock from what the hardware can do at best, at 80 % of its bandwidth and 50 % of its FLOP/s.
+
+    A step reads the weights once (2 bytes a parameter) and the stored keys and values of every scheduled request, and
+    computes 2 FLOP a parameter and token; 1 ms is added for launching it. This is a roofline, not a measurement.
+    """
+    bandwidth = 0.8 * bandwidth_bytes_per_second
+    per_token = 2 * parameters / (0.5 * flops_per_second)
+    return Clock(
+        base=1e-3 + 2 * parameters / bandwidth, a=per_token, b=per_token, c=bytes_per_token / bandwidth, name=name
+    )

@@ -1,0 +1,138 @@
+"""Replaying a workload under a memory policy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from kvledger.pool.policy import Growth, Kind, Placement, Policy, Reservation
+from kvledger.replay.outcome import Outcome, SeriesRows
+from kvledger.replay.settings import Pool, PoolSize, Settings
+from kvledger.replay.workload import Workload
+
+if TYPE_CHECKING:
+    from kvledger.replay._layout import State
+
+__all__ = ["replay", "replay_plainly"]
+
+_STEPS_A_CALL = 2**18
+_EXACT_LATENCIES = 2**20
+
+Progress = Callable[[int], None]
+
+
+def replay(
+    workload: Workload,
+    policy: Policy,
+    *,
+    pool: Pool,
+    settings: Settings,
+    series: Callable[[SeriesRows], None] | None = None,
+    progress: Progress | None = None,
+) -> Outcome:
+    """Replay ``workload`` under ``policy`` (design section 4), with the ledger of every step.
+
+    Args:
+        workload: The requests; see `Workload.check`.
+        policy: How memory is handed out.
+        pool: The memory there is.
+        settings: The scheduler's limits and the clock.
+        series: Called with the rows of every step, in batches; the steps are then taken one by one.
+        progress: Called now and then with the number of requests that have arrived.
+
+    Raises:
+        CapacityError: The pool has not even one unit.
+        UnbalancedLedger: The books do not balance; a fault of kvledger.
+    """
+    return _run(workload, policy, pool, settings, _Hooks(series=series, progress=progress))
+
+
+def replay_plainly(workload: Workload, policy: Policy, *, pool: Pool, settings: Settings) -> Outcome:
+    """Replay step by step, without the fast path, to check it by."""
+    return _run(workload, policy, pool, settings, _Hooks(fast=False))
+
+
+class _Hooks:
+    def __init__(
+        self,
+        *,
+        series: Callable[[SeriesRows], None] | None = None,
+        progress: Progress | None = None,
+        fast: bool = True,
+    ) -> None:
+        self.series = series
+        self.progress = progress
+        self.fast = fast and series is None
+
+
+def _run(workload: Workload, policy: Policy, pool: Pool, settings: Settings, hooks: _Hooks) -> Outcome:
+    from kvledger.replay import _layout as at
+    from kvledger.replay import _loop, _static  # Numba is imported, and the kernels compiled, at first use only
+    from kvledger.replay._outcome import outcome_of, series_of
+
+    size = pool.divide(policy)
+    state = _prepare(workload, policy, size, settings, hooks)
+    run: Callable[[State, int], int] = _static.run_static if policy.kind is Kind.STATIC_BATCH else _loop.run
+    start: Callable[[State], None] = _loop.start
+    start(state)
+    while True:
+        reason = run(state, _STEPS_A_CALL)
+        if hooks.series and (reason != at.PAUSED):
+            hooks.series(series_of(state, size))
+            state.ints[at.I_ROWS] = 0
+        if hooks.progress:
+            hooks.progress(int(state.ints[at.I_NEXT]))
+        if reason == at.DONE:
+            return outcome_of(state, policy, size)
+
+
+def _prepare(workload: Workload, policy: Policy, size: PoolSize, settings: Settings, hooks: _Hooks) -> State:
+    from kvledger.replay import _layout as at
+
+    memory = {
+        Kind.PAGED: at.DEMAND,
+        Kind.VMM: at.DEMAND,
+        Kind.UPFRONT: at.UPFRONT,
+        Kind.NO_EVICT: at.PROMISE,
+        Kind.CONTIGUOUS: at.EXTENT,
+        Kind.GROW: at.GROWING,
+        Kind.STATIC_BATCH: at.BATCH,
+    }
+    n = len(workload)
+    limits = workload.max_tokens if workload.max_tokens is not None else np.zeros(0, np.int32)
+    columns = (
+        np.ascontiguousarray(workload.arrival_seconds, np.float64),
+        np.ascontiguousarray(workload.prompt_tokens, np.int32),
+        np.ascontiguousarray(workload.output_tokens, np.int32),
+        np.ascontiguousarray(limits, np.int32),
+    )
+    state = at.new_state(
+        columns,
+        max_seqs=settings.max_num_seqs,
+        block_size=size.unit_tokens,
+        series=hooks.series is not None,
+        exact_latencies=n <= _EXACT_LATENCIES,
+    )
+    ints, floats = state.ints, state.floats
+    ints[at.I_MEMORY] = memory[policy.kind]
+    ints[at.I_RESERVATION] = list(Reservation).index(policy.reservation)
+    ints[at.I_PLACEMENT] = list(Placement).index(policy.placement)
+    ints[at.I_GROWTH] = list(Growth).index(policy.growth)
+    ints[at.I_STEP] = policy.growth_step_tokens
+    ints[at.I_BLOCK] = size.unit_tokens
+    ints[at.I_BUFFER] = policy.buffer_tokens
+    ints[at.I_GRAIN] = policy.granularity_tokens
+    ints[at.I_CAPACITY] = size.units
+    ints[at.I_WATERMARK] = int(policy.watermark_ratio * size.units)
+    ints[at.I_WHOLE] = int(policy.full_sequence_must_fit)
+    ints[at.I_MAX_LEN] = settings.max_model_len
+    ints[at.I_MAX_SEQS] = settings.max_num_seqs
+    ints[at.I_BUDGET] = settings.max_num_batched_tokens
+    ints[at.I_FAST] = int(hooks.fast)
+    clock = settings.clock
+    floats[at.F_BASE : at.F_BASE + 4] = (clock.base, clock.a, clock.b, clock.c)
+    floats[at.F_RESTART_EVERY] = settings.restart_every_seconds
+    floats[at.F_RESTART_DOWN] = settings.restart_down_seconds
+    return state

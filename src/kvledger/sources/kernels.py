@@ -1,0 +1,57 @@
+"""Where the machine code of the compiled kernels is kept between runs."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+from pathlib import Path
+
+import kvledger
+
+__all__ = ["KernelCache"]
+
+
+class KernelCache:
+    """A folder of machine code that belongs to exactly this source of the kernels.
+
+    Numba notices only a change of the file that holds a kernel, not of the kernels it calls; a folder named after all
+    of them cannot go stale. ``NUMBA_CACHE_DIR``, when set, is left alone.
+    """
+
+    def __init__(self) -> None:
+        package = Path(kvledger.__file__).parent
+        digest = hashlib.sha256()
+        for source in sorted([*(package / "pool").glob("*.py"), *(package / "replay").glob("_*.py")]):
+            digest.update(source.read_bytes())
+        digest.update(sys.version.encode())
+        self.folder = _user_cache() / "kvledger" / f"kernels-{digest.hexdigest()[:16]}"
+
+    def activate(self) -> None:
+        """Tell Numba to keep machine code here. Call it before any kernel is imported."""
+        if "NUMBA_CACHE_DIR" in os.environ:
+            return
+        import numba
+
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError:
+            return  # Numba then looks for a place of its own, or compiles anew each time
+        numba.config.CACHE_DIR = str(self.folder)
+
+    def holds(self, kernel: str) -> bool:
+        """Tell whether ``kernel`` was compiled before."""
+        return (self.folder / f"{kernel}.compiled").is_file()
+
+    def note(self, kernel: str) -> None:
+        """Remember that ``kernel`` has been compiled."""
+        if self.folder.is_dir():
+            (self.folder / f"{kernel}.compiled").touch()
+
+
+def _user_cache() -> Path:
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
