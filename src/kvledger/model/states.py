@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from fractions import Fraction
 from math import prod
+from typing import assert_never
 
 from kvledger.errors import ModelError
 from kvledger.model.formats import Dtype
@@ -25,6 +26,7 @@ __all__ = [
     "StateTensor",
     "TensorRole",
     "gated_delta_net",
+    "given",
     "kimi_delta_attention",
     "lightning",
     "mamba1",
@@ -46,6 +48,8 @@ class StateKind(StrEnum):
     """Lightning and other simple linear attention (MiniMax-01, Ling 2.5)."""
     SHORT_CONV = "short_conv"
     """Short convolution (LFM2)."""
+    GIVEN = "given"
+    """Stated by hand, as bytes."""
 
 
 class Shard(StrEnum):
@@ -66,6 +70,8 @@ class TensorRole(StrEnum):
     """The last inputs of a causal convolution; speculative tokens lengthen its first axis."""
     STATE = "state"
     """The recurrent state."""
+    OPAQUE = "opaque"
+    """Bytes stated by hand, whose dtype no setting changes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,8 +129,15 @@ class StateTensor:
 
     def stored_dtype(self, storage: Storage) -> Dtype:
         """Return the dtype under a deployment's storage."""
-        override = storage.conv if self.role is TensorRole.CONV else storage.state
-        return override or self.dtype
+        match self.role:
+            case TensorRole.CONV:
+                return storage.conv or self.dtype
+            case TensorRole.STATE:
+                return storage.state or self.dtype
+            case TensorRole.OPAQUE:
+                return self.dtype
+            case _ as never:
+                assert_never(never)
 
     def tensor_bytes(self, storage: Storage, speculative_tokens: int = 0) -> int:
         """Return the bytes on one rank."""
@@ -212,6 +225,12 @@ def lightning(*, heads: int, key_size: int, value_size: int, dtypes: StateDtypes
     """Return the state of simple linear attention: ``(H, dk, dv)``, no convolution."""
     axes = ((_heads(heads),), (Part(count=key_size),), (Part(count=value_size),))
     return StateCache(kind=StateKind.LIGHTNING, tensors=(_state(axes, dtypes),))
+
+
+def given(size_bytes: int) -> StateCache:
+    """Return a state of so many bytes, the same on every rank and under every dtype."""
+    tensor = StateTensor(role=TensorRole.OPAQUE, axes=((Part(count=size_bytes),),), dtype=Dtype.INT8, declared=True)
+    return StateCache(kind=StateKind.GIVEN, tensors=(tensor,))
 
 
 def short_conv(*, channels: int, kernel: int, dtypes: StateDtypes) -> StateCache:
