@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
-from kvledger.errors import SourceError
-from kvledger.traces import ReadOptions, SessionStarts, Trace, read_trace, synthesise
+from kvledger.errors import SourceError, UsageError
+from kvledger.traces import ReadOptions, SessionStarts, Trace, read_folder, read_trace, synthesise
 from kvledger.traces.synthetic import PREFIX
 
 __all__ = ["load_trace"]
@@ -45,14 +47,38 @@ def load_trace(
     if spec == "-":
         return read_trace(stdin or sys.stdin.buffer, name="standard input", columns=columns, options=options)
     path = Path(spec)
-    if path.is_dir():
-        raise SourceError(f"`{path.name}` is a folder")
+    if _is_folder(path):
+        return _load_folder(path, columns, options)
     with _open(path) as raw:
         return read_trace(raw, name=f"`{path.name}`", columns=columns, options=options)
+
+
+def _is_folder(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except (OSError, ValueError):
+        return False
+
+
+def _load_folder(path: Path, columns: str | None, options: ReadOptions) -> Trace:
+    if columns is not None:
+        raise UsageError("--columns belongs to a file, not to a folder", hint="give the trace's file itself")
+    try:
+        paths = sorted(entry for entry in path.iterdir() if entry.is_file() and not entry.name.startswith("."))
+    except OSError as error:
+        raise SourceError(f"folder `{path.name}` cannot be read: {error.strerror}") from error
+    if len(paths) > _MAX_FILES:
+        raise SourceError(f"folder `{path.name}` has {len(paths):,} files, more than {_MAX_FILES:,}")
+    files: dict[str, Callable[[], BinaryIO]] = {entry.name: partial(_open, entry) for entry in paths}
+    return read_folder(files, name=f"folder `{path.name}`", options=options)
 
 
 def _open(path: Path) -> BinaryIO:
     try:
         return path.open("rb")
     except OSError as error:
-        raise SourceError(f"`{path.name}` cannot be opened: {error.strerror}") from error
+        raise SourceError(
+            f"`{path.name}` cannot be opened: {error.strerror}", hint="give a file, a folder, `-` or `synthetic:NAME`"
+        ) from error
+    except ValueError as error:
+        raise SourceError(f"`{path.name[:80]!r}` is not a file name") from error

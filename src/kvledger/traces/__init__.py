@@ -1,6 +1,6 @@
 """Request traces: one reader a format, found by content, and seeded synthetic workloads."""
 
-from kvledger.traces.read import read_trace
+from kvledger.traces.read import read_folder, read_trace
 from kvledger.traces.record import ErrorBand, Trace, TraceAccuracy, TraceFormat
 from kvledger.traces.registry import ReadOptions
 from kvledger.traces.sessions import SessionStarts
@@ -13,6 +13,7 @@ __all__ = [
     "Trace",
     "TraceAccuracy",
     "TraceFormat",
+    "read_folder",
     "read_trace",
     "synthesise",
 ]

@@ -92,7 +92,8 @@ class WorkloadBuilder:
 
     A row is dropped, with its reason counted, when its arrival or a length is missing, not finite, not a whole number,
     below 1 or beyond belief. Times that go backwards are sorted, stably, and counted. A reader sets ``absolute`` when
-    its clock counts from an epoch: the first arrival becomes 0, and times before the first row are no fault.
+    its clock counts from an epoch: the first arrival becomes 0, and times before the first row are no fault. It sets
+    ``interleaved`` when rows come source by source, so that sorting them is no news.
     """
 
     def __init__(self, trace_format: TraceFormat, *, source: str, identity: IdentityKind | None = None) -> None:
@@ -104,10 +105,15 @@ class WorkloadBuilder:
         self.notes: list[str] = []
         self.accuracy = TraceAccuracy()
         self.absolute = False
+        self.interleaved = False
         self.rows_read = 0
         self._kept = 0
         self._ids = 0
         self._columns = _Columns()
+
+    def __len__(self) -> int:
+        """Return the rows kept so far."""
+        return self._kept
 
     def drop(self, reason: str, count: int = 1) -> None:
         """Count rows that a reader leaves out itself."""
@@ -244,7 +250,8 @@ class WorkloadBuilder:
         backwards = int((np.diff(arrivals) < 0).sum())
         if not backwards:
             return None
-        self._adjust("arrival earlier than the row before: sorted", backwards)
+        if not self.interleaved:
+            self._adjust("arrival earlier than the row before: sorted", backwards)
         return np.argsort(arrivals, kind="stable")
 
     def _content(self, columns: _Columns, order: NDArray[np.int64] | None) -> Content | None:

@@ -10,7 +10,7 @@ from kvledger.errors import TraceError, UsageError
 from kvledger.replay.workload import HashKind
 from kvledger.traces.times import TimeUnit, parse_unit, unit_of_name
 
-__all__ = ["ColumnMapping", "guess_mapping", "parse_mapping", "suggest"]
+__all__ = ["ColumnMapping", "can_guess", "guess_mapping", "parse_mapping", "suggest"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,6 +167,12 @@ def _find_arrival(names: Iterable[str]) -> str | None:
         if plain in known or (unit_of_name(plain) and plain.rpartition("_")[0] in known):
             return name
     return None
+
+
+def can_guess(names: Iterable[str]) -> bool:
+    """Whether a table with these columns can be read without being told what they mean."""
+    names = tuple(names)
+    return _find(names, _PROMPT) is not None and _find(names, _OUTPUT) is not None
 
 
 def guess_mapping(names: Iterable[str], *, source: str) -> ColumnMapping:

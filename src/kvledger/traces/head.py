@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from kvledger.errors import SourceError, TraceError
 from kvledger.traces.stream import HEAD_BYTES, TraceInput
 
-__all__ = ["Head", "Shape", "look"]
+__all__ = ["Head", "Shape", "look", "require_header", "top_level_keys"]
 
 _DELIMITERS = (",", "\t", ";")
 _JSON_START = re.compile(rb"\s*(\{|\[\s*[\{\]])")

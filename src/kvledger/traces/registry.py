@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 from typing import BinaryIO
 
 from kvledger.errors import TraceError
-from kvledger.traces.head import Head
+from kvledger.traces.columns import guess_mapping
+from kvledger.traces.head import Head, require_header
 from kvledger.traces.record import Trace, TraceFormat
 from kvledger.traces.sessions import SessionStarts
 from kvledger.traces.stream import TraceInput
 
-__all__ = ["ReadOptions", "Reader", "detect"]
+__all__ = ["Given", "ReadOptions", "Reader", "detect"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,12 +31,25 @@ class ReadOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Given:
+    """What a reader works on."""
+
+    source: TraceInput
+    head: Head
+    options: ReadOptions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Reader:
-    """One format: whether a beginning is of this format, and how the source is read."""
+    """One format: whether a beginning is of this format, and how the source is read.
+
+    ``joins``: several files of a folder together are one trace of this format.
+    """
 
     format: TraceFormat
     matches: Callable[[Head], bool]
-    read: Callable[[TraceInput, Head, ReadOptions], Trace]
+    read: Callable[[Given], Trace]
+    joins: bool = False
 
 
 def detect(head: Head, readers: Iterable[Reader], *, source: str) -> Reader:
@@ -48,12 +62,8 @@ def detect(head: Head, readers: Iterable[Reader], *, source: str) -> Reader:
         if reader.matches(head):
             return reader
     if head.names:
-        found = ", ".join(f"`{name[:40]}`" for name in head.names[:20])
-        raise TraceError(
-            f"{source} ({head.shape.value}) is no trace that is known; its fields are {found}",
-            hint="name the columns with --columns arrival=NAME:UNIT,prompt=NAME,output=NAME",
-            columns=list(head.names[:100]),
-        )
+        require_header(head, source=source)
+        guess_mapping(head.names, source=source)  # raises, with the columns found and expected
     first = head.lines[0][:80] if head.lines else ""
     raise TraceError(
         f"{source} ({head.shape.value}) is no trace and no request log that is known; it begins with {first!r}",

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
 import numpy as np
-from numpy.typing import NDArray
 
 from kvledger.errors import UsageError
 
@@ -56,16 +56,20 @@ class SessionStarts:
             )
         return cls(rule=start_rule, value=number)
 
-    def draw(self, sessions: int, *, seed: int) -> NDArray[np.float64]:
-        """Return the start of each session, (sessions,), seconds."""
-        match self.rule:
-            case StartRule.ZERO:
-                return np.zeros(sessions)
-            case StartRule.EVERY:
-                return np.arange(sessions) * self.value
-            case StartRule.RATE:
-                uniform = np.random.default_rng([seed, 0x5E55]).random(sessions)
-                return np.cumsum(-np.log1p(-uniform) / self.value, dtype=np.float64)
+    def starts(self, *, seed: int) -> Iterator[float]:
+        """Yield the start of one session after the other, in seconds, without end."""
+        generator = np.random.default_rng([seed, 0x5E55])
+        now = 0.0
+        while True:
+            match self.rule:
+                case StartRule.ZERO:
+                    yield 0.0
+                case StartRule.EVERY:
+                    yield now
+                    now += self.value
+                case StartRule.RATE:
+                    now -= math.log1p(-generator.random()) / self.value
+                    yield now
 
     @property
     def sentence(self) -> str:

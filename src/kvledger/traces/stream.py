@@ -146,6 +146,12 @@ class TraceInput(io.RawIOBase):
             return data
         return self._pull(size)
 
+    def readinto(self, buffer: Any) -> int:
+        """Read into a buffer, as buffered readers want it."""
+        data = self.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
     def readable(self) -> bool:
         """Say yes: this is a stream to read."""
         return True

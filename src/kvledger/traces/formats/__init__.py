@@ -1,10 +1,37 @@
 """One reader a format."""
 
-from kvledger.traces.formats.tables import GUESSED
-from kvledger.traces.formats.tables import READERS as _TABLES
+from kvledger.traces.formats import (
+    benchmarks,
+    engine_logs,
+    kv_cache_tester,
+    llmservingsim,
+    local_logs,
+    nginx,
+    otlp,
+    own,
+    ragpulse,
+    servegen,
+    tables,
+)
 from kvledger.traces.registry import Reader
 
 __all__ = ["ALL"]
 
-ALL: tuple[Reader, ...] = (*_TABLES, GUESSED)
+ALL: tuple[Reader, ...] = (
+    own.READER,
+    servegen.READER,
+    kv_cache_tester.READER,
+    ragpulse.READER,
+    llmservingsim.WORKLOAD,
+    llmservingsim.RUN,
+    *benchmarks.READERS,
+    otlp.READER,
+    *tables.READERS,
+    engine_logs.VLLM,
+    engine_logs.SGLANG,
+    local_logs.OLLAMA,
+    local_logs.LLAMA_SERVER,
+    nginx.READER,
+    tables.GUESSED,
+)
 """Every reader, in the order in which they are tried."""

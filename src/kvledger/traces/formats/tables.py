@@ -11,10 +11,10 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from kvledger.replay.workload import HashKind
-from kvledger.traces.columns import ColumnMapping, guess_mapping
+from kvledger.traces.columns import ColumnMapping, can_guess, guess_mapping
 from kvledger.traces.head import Head, Shape, require_header
 from kvledger.traces.record import Trace, TraceFormat
-from kvledger.traces.registry import Reader, ReadOptions
+from kvledger.traces.registry import Given, Reader
 from kvledger.traces.stream import TraceInput
 from kvledger.traces.table import RowFilter, Table, read_table
 from kvledger.traces.times import TimeUnit, numbers
@@ -25,7 +25,7 @@ _TABULAR = (Shape.CSV, Shape.PARQUET, Shape.JSON_LINES, Shape.JSON_ARRAY)
 
 
 def _is_zero(values: Any) -> NDArray[np.bool_]:
-    return numbers(values) == 0
+    return np.asarray(numbers(values) == 0, dtype=bool)
 
 
 def _is_true(values: Any) -> NDArray[np.bool_]:
@@ -45,9 +45,9 @@ def _reader(table: Table, *required: str) -> Reader:
     def matches(head: Head) -> bool:
         return head.shape in _TABULAR and head.has(*required)
 
-    def read(source: TraceInput, head: Head, options: ReadOptions) -> Trace:
-        present = replace(table, mapping=table.mapping.limited_to(head.has))
-        return read_table(source, head, present, identity=options.identity)
+    def read(given: Given) -> Trace:
+        present = replace(table, mapping=table.mapping.limited_to(given.head.has))
+        return read_table(given.source, given.head, present, identity=given.options.identity)
 
     return Reader(format=table.format, matches=matches, read=read)
 
@@ -147,15 +147,13 @@ def read_mapped(source: TraceInput, head: Head, mapping: ColumnMapping, *, ident
     return read_table(source, head, Table(format=COLUMNS, mapping=mapping), identity=identity)
 
 
-def _read_guessed(source: TraceInput, head: Head, options: ReadOptions) -> Trace:
-    require_header(head, source=source.name)
-    return read_mapped(source, head, guess_mapping(head.names, source=source.name), identity=options.identity)
+def _read_guessed(given: Given) -> Trace:
+    mapping = guess_mapping(given.head.names, source=given.source.name)
+    return read_mapped(given.source, given.head, mapping, identity=given.options.identity)
 
 
 def _is_guessable(head: Head) -> bool:
-    return head.shape in (Shape.CSV, Shape.PARQUET) or (
-        head.shape in (Shape.JSON_LINES, Shape.JSON_ARRAY) and bool(head.keys)
-    )
+    return head.shape in _TABULAR and can_guess(head.names)
 
 
 READERS = (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +14,18 @@ from kvledger.traces.synthetic.lengths import gamma
 __all__ = ["ArrivalLaw"]
 
 _Floats = NDArray[np.float64]
+
+
+@lru_cache(maxsize=256)
+def _unit_gaps(cv: float) -> tuple[_Floats, _Floats]:
+    """Tabulate the gamma law of mean 1 and this coefficient of variation: cumulative probabilities, gaps.
+
+    The mean is that of drawing from the table with straight lines between its points, so it is exactly 1.
+    """
+    law = gamma(1 / cv**2)
+    gaps = np.exp(law.grid)
+    mean = float(np.diff(law.cumulative) @ (gaps[1:] + gaps[:-1]) / 2)
+    return law.cumulative, gaps / mean
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,10 +49,8 @@ class ArrivalLaw:
             return np.full(len(uniform), 1 / self.rate)
         if self.cv == 1:
             return -np.log1p(-uniform) / self.rate
-        law = gamma(1 / self.cv**2)
-        weights = np.diff(law.cumulative, prepend=0.0)
-        mean = float(weights @ np.exp(law.grid))
-        return np.exp(np.interp(uniform, law.cumulative, law.grid)) / (mean * self.rate)
+        cumulative, gaps = _unit_gaps(self.cv)
+        return np.interp(uniform, cumulative, gaps) / self.rate
 
     def clock(self, busy_seconds: _Floats) -> _Floats:
         """Insert the off periods: map the sum of gaps to the time at which it is reached."""

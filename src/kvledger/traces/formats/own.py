@@ -1,0 +1,229 @@
+"""kvledger's own trace file: Parquet with everything a trace holds, readable back without loss.
+
+Columns: ``arrival_seconds`` double, ``prompt_tokens`` and ``output_tokens`` int32; where the trace has them
+``max_tokens`` int32 (0: none declared), ``session`` int32 (-1: none), ``shared_prefix_tokens`` int32, ``content_ids``
+list of int64 (block ids) or int32 (token ids), ``content_lengths`` list of int32. File metadata: ``kvledger.schema``
+(``kvledger.trace``), ``kvledger.schema_version`` (``1``), ``kvledger.trace`` (JSON: the rest of the record).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, BinaryIO
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from kvledger.errors import TraceError
+from kvledger.ledger import Accuracy
+from kvledger.replay.workload import Content, HashIds, HashKind, SharedPrefix, TokenIds, Workload
+from kvledger.traces.head import Head, Shape
+from kvledger.traces.record import ErrorBand, Trace, TraceAccuracy, TraceFormat
+from kvledger.traces.registry import Given, Reader, ReadOptions
+from kvledger.traces.stream import TraceInput
+
+__all__ = ["READER", "SCHEMA", "SCHEMA_VERSION", "write_trace"]
+
+SCHEMA = "kvledger.trace"
+SCHEMA_VERSION = 1
+_GROUP_ROWS = 1 << 17
+_GROUP_IDS = 1 << 24
+
+
+class _Header(msgspec.Struct, forbid_unknown_fields=False):
+    format_name: str
+    format_sentence: str
+    rows_read: int
+    dropped: dict[str, int]
+    adjusted: dict[str, int]
+    notes: list[str]
+    arrivals: Accuracy
+    prompts: Accuracy
+    outputs: Accuracy
+    prompt_band: tuple[float, float] | None = None
+    output_band: tuple[float, float] | None = None
+    content: str = "none"
+    block_tokens: int = 0
+    hash_kind: HashKind = HashKind.CHAIN
+
+
+def write_trace(trace: Trace, out: BinaryIO) -> None:
+    """Write a trace as Parquet, zstd, in row groups of bounded size."""
+    schema = _schema(trace)
+    with pq.ParquetWriter(out, schema, compression="zstd") as writer:
+        for low, high in _groups(trace.workload):
+            writer.write_table(pa.table(_columns(trace.workload, low, high), schema=schema))
+
+
+def _groups(workload: Workload) -> Iterator[tuple[int, int]]:
+    content, low, rows = workload.content, 0, len(workload)
+    while low < rows:
+        high = min(rows, low + _GROUP_ROWS)
+        if isinstance(content, HashIds | TokenIds):
+            bound = int(np.searchsorted(content.offsets, content.offsets[low] + _GROUP_IDS, side="right")) - 1
+            high = min(high, max(low + 1, bound))
+        yield low, high
+        low = high
+
+
+def _band(band: ErrorBand | None) -> tuple[float, float] | None:
+    return (band.low_ratio, band.high_ratio) if band else None
+
+
+def _header(trace: Trace) -> _Header:
+    content, accuracy = trace.workload.content, trace.accuracy
+    header = _Header(
+        format_name=trace.format.name,
+        format_sentence=trace.format.sentence,
+        rows_read=trace.rows_read,
+        dropped=dict(trace.dropped),
+        adjusted=dict(trace.adjusted),
+        notes=list(trace.notes),
+        arrivals=accuracy.arrivals,
+        prompts=accuracy.prompts,
+        outputs=accuracy.outputs,
+        prompt_band=_band(accuracy.prompt_band),
+        output_band=_band(accuracy.output_band),
+    )
+    match content:
+        case SharedPrefix():
+            header.content = "shared_prefix"
+        case HashIds():
+            header.content, header.block_tokens, header.hash_kind = "hash_ids", content.block_tokens, content.kind
+        case TokenIds():
+            header.content = "token_ids"
+    return header
+
+
+def _schema(trace: Trace) -> Any:
+    workload, content = trace.workload, trace.workload.content
+    fields = [("arrival_seconds", pa.float64()), ("prompt_tokens", pa.int32()), ("output_tokens", pa.int32())]
+    if workload.max_tokens is not None:
+        fields.append(("max_tokens", pa.int32()))
+    if workload.session is not None:
+        fields.append(("session", pa.int32()))
+    match content:
+        case SharedPrefix():
+            fields.append(("shared_prefix_tokens", pa.int32()))
+        case HashIds():
+            fields.append(("content_ids", pa.list_(pa.int64())))
+            if content.lengths is not None:
+                fields.append(("content_lengths", pa.list_(pa.int32())))
+        case TokenIds():
+            fields.append(("content_ids", pa.list_(pa.int32())))
+    metadata = {
+        "kvledger.schema": SCHEMA,
+        "kvledger.schema_version": str(SCHEMA_VERSION),
+        "kvledger.trace": msgspec.json.encode(_header(trace)),
+    }
+    return pa.schema([pa.field(name, kind, nullable=False) for name, kind in fields], metadata=metadata)
+
+
+def _columns(workload: Workload, low: int, high: int) -> dict[str, Any]:
+    columns: dict[str, Any] = {
+        "arrival_seconds": workload.arrival_seconds[low:high],
+        "prompt_tokens": workload.prompt_tokens[low:high],
+        "output_tokens": workload.output_tokens[low:high],
+    }
+    if workload.max_tokens is not None:
+        columns["max_tokens"] = workload.max_tokens[low:high]
+    if workload.session is not None:
+        columns["session"] = workload.session[low:high]
+    content = workload.content
+    if isinstance(content, SharedPrefix):
+        columns["shared_prefix_tokens"] = content.tokens[low:high]
+    elif content is not None:
+        offsets = content.offsets[low : high + 1]
+        local = pa.array((offsets - offsets[0]).astype(np.int32))
+        columns["content_ids"] = pa.ListArray.from_arrays(local, pa.array(content.ids[offsets[0] : offsets[-1]]))
+        if isinstance(content, HashIds) and content.lengths is not None:
+            lengths = pa.array(content.lengths[offsets[0] : offsets[-1]])
+            columns["content_lengths"] = pa.ListArray.from_arrays(local, lengths)
+    return columns
+
+
+def _matches(head: Head) -> bool:
+    return head.shape is Shape.PARQUET and head.metadata.get(b"kvledger.schema") == SCHEMA.encode()
+
+
+def _read(given: Given) -> Trace:
+    version = given.head.metadata.get(b"kvledger.schema_version", b"").decode("ascii", errors="replace")
+    if version != str(SCHEMA_VERSION):
+        raise TraceError(
+            f"{given.source.name} is a kvledger trace of version `{version[:9]}`; this one reads {SCHEMA_VERSION}",
+            hint="pip install --upgrade kvledger",
+        )
+    try:
+        header = msgspec.json.decode(given.head.metadata.get(b"kvledger.trace", b""), type=_Header)
+        return _assembled(given.source, given.head, header, given.options)
+    except (msgspec.DecodeError, OSError, ValueError, KeyError, TypeError) as error:
+        raise TraceError(f"{given.source.name} is a damaged kvledger trace: {str(error)[:200]}") from error
+
+
+def _assembled(source: TraceInput, head: Head, header: _Header, options: ReadOptions) -> Trace:
+    names = [name for name in head.columns if options.identity or not name.startswith(("content_", "shared_"))]
+    table: Any = pq.ParquetFile(source.random_access()).read(columns=names, use_threads=False)
+    workload = Workload(
+        arrival_seconds=_plain(table, "arrival_seconds", np.float64),
+        prompt_tokens=_plain(table, "prompt_tokens", np.int32),
+        output_tokens=_plain(table, "output_tokens", np.int32),
+        max_tokens=_plain(table, "max_tokens", np.int32) if "max_tokens" in names else None,
+        session=_plain(table, "session", np.int32) if "session" in names else None,
+        content=_content(table, header) if options.identity else None,
+    )
+    return Trace(
+        workload=workload,
+        format=TraceFormat(name=header.format_name, sentence=header.format_sentence),
+        rows_read=header.rows_read,
+        dropped=header.dropped,
+        adjusted=header.adjusted,
+        notes=tuple(header.notes),
+        accuracy=TraceAccuracy(
+            arrivals=header.arrivals,
+            prompts=header.prompts,
+            outputs=header.outputs,
+            prompt_band=ErrorBand(low_ratio=header.prompt_band[0], high_ratio=header.prompt_band[1])
+            if header.prompt_band
+            else None,
+            output_band=ErrorBand(low_ratio=header.output_band[0], high_ratio=header.output_band[1])
+            if header.output_band
+            else None,
+        ),
+    ).check()
+
+
+def _plain(table: Any, name: str, kind: type[np.generic]) -> NDArray[Any]:
+    column = table.column(name)
+    if column.null_count:
+        raise ValueError(f"column {name} has nulls")
+    return np.array(column.to_numpy(), dtype=kind)
+
+
+def _content(table: Any, header: _Header) -> Content | None:
+    if header.content == "shared_prefix":
+        return SharedPrefix(tokens=_plain(table, "shared_prefix_tokens", np.int32))
+    if header.content not in ("hash_ids", "token_ids"):
+        return None
+    column = table.column("content_ids").combine_chunks()
+    counts = np.asarray(column.value_lengths(), dtype=np.int64)
+    offsets = np.concatenate((np.zeros(1, np.int64), np.cumsum(counts)))
+    if header.content == "token_ids":
+        return TokenIds(offsets=offsets, ids=np.asarray(column.flatten(), dtype=np.int32))
+    lengths = None
+    if "content_lengths" in table.column_names:
+        lengths = np.asarray(table.column("content_lengths").combine_chunks().flatten(), dtype=np.int32)
+    return HashIds(
+        offsets=offsets,
+        ids=np.asarray(column.flatten(), dtype=np.int64),
+        block_tokens=header.block_tokens,
+        kind=header.hash_kind,
+        lengths=lengths,
+    )
+
+
+READER = Reader(
+    format=TraceFormat(name="kvledger", sentence="kvledger's own Parquet trace"), matches=_matches, read=_read
+)
