@@ -297,6 +297,10 @@ class Plan:
     printed_concurrency: float | None = None
     failure: StartFailure | None = None
     notes: tuple[str, ...] = ()
+    length_limit_tokens: int | None = None
+    """The longest request the engine accepts whatever memory is free (a slot's fixed strip); ``None``: no such limit."""
+    request_limit: int | None = None
+    """Requests that can run at once whatever memory is free (slots, batch rows); ``None``: no such limit."""
 
     def pool(self, name: str) -> Pool:
         """Return one pool by name."""
@@ -311,8 +315,12 @@ class Plan:
 
     def count_requests(self, length_tokens: int) -> int:
         """Return how many requests of ``length_tokens`` the memory holds at once (without shared prefixes)."""
+        if self.length_limit_tokens is not None and length_tokens > self.length_limit_tokens:
+            return 0
         need = self.count_units(length_tokens)
         counts = [pool.usable_units // need[pool.name] for pool in self.pools if need[pool.name]]
+        if self.request_limit is not None:
+            counts.append(self.request_limit)
         if not counts:
             raise CapacityError("a request takes nothing from any pool: memory does not limit this model")
         return min(counts)
@@ -333,6 +341,10 @@ class Plan:
         return low
 
     def _fits(self, length_tokens: int, requests: int) -> bool:
+        if self.length_limit_tokens is not None and length_tokens > self.length_limit_tokens:
+            return False
+        if self.request_limit is not None and requests > self.request_limit:
+            return False
         need = self.count_units(length_tokens)
         return all(need[pool.name] * requests <= pool.usable_units for pool in self.pools)
 
