@@ -13,6 +13,7 @@ from kvledger.model.decoder import Decoder, LayerPlan
 from kvledger.model.families.attention import read_attention
 from kvledger.model.families.registry import find_family, known_types
 from kvledger.model.fields import STATE_BY_HAND, Fields
+from kvledger.model.parameters import estimate_parameters
 from kvledger.model.relevance import find_overlooked
 from kvledger.model.spec import ModelSpec
 
@@ -155,7 +156,7 @@ def _refuse_overlooked(decoder: Decoder) -> None:
 def _assemble(decoder: Decoder, plan: LayerPlan, *, name: str, quant_config: Mapping[str, object] | None) -> ModelSpec:
     fields, outer = decoder.fields, decoder.outer
     weights, kv_format = quantisation(fields, outer, quant_config)
-    origins = fields.origins
+    origins = dict(fields.origins)
     heads = _optional(fields, "num_attention_heads", "n_head", "n_heads")
     return ModelSpec(
         name=name or _own_name(outer) or decoder.model_type or "model",
@@ -170,6 +171,7 @@ def _assemble(decoder: Decoder, plan: LayerPlan, *, name: str, quant_config: Map
         hidden_size=_optional(fields, "hidden_size", "n_embd", "d_model"),
         vocabulary_size=_optional(fields, "vocab_size"),
         quantisation=weights,
+        parameters=estimate_parameters(decoder, plan),
         provenance=tuple(origins.values()),
         notes=tuple(decoder.notes),
     )

@@ -39,14 +39,14 @@ def full(decoder: Decoder, layers: int) -> Sequence[str]:
 
 def windowed(decoder: Decoder, layers: int) -> Sequence[str]:
     """Say that every layer has the window, if the config has one (Mistral 7B v0.1, Mixtral, Phi-3, StarCoder2)."""
-    return ["sliding" if decoder.fields.integer(*_WINDOW) else "full"] * layers
+    return ["sliding" if _has_window(decoder) else "full"] * layers
 
 
 def none_first(decoder: Decoder, layers: int) -> Sequence[str]:
     """Say that layers from ``max_window_layers`` on have the window, if ``use_sliding_window`` (Qwen2, Qwen3)."""
     fields = decoder.fields
     first = fields.integer("max_window_layers", low=0, default=layers)
-    if not fields.flag("use_sliding_window") or fields.integer(*_WINDOW) is None or first is None:
+    if not fields.flag("use_sliding_window") or not _has_window(decoder) or first is None:
         fields.accept(*_WINDOW)
         return ["full"] * layers
     return ["full" if i < first else "sliding" for i in range(layers)]
@@ -68,7 +68,7 @@ def every(period: int, *names: str, offset: int = 0) -> Rule:
 def letters(decoder: Decoder, layers: int) -> Sequence[str]:
     """Read ``sliding_window_pattern`` as letters (``LLLG``) or as a period (EXAONE 4); the last layer is full."""
     fields = decoder.fields
-    if fields.integer(*_WINDOW) is None:
+    if not _has_window(decoder):
         fields.accept("sliding_window_pattern")
         return ["full"] * layers
     if isinstance(fields.raw.get("sliding_window_pattern"), str):
@@ -132,6 +132,11 @@ def layer_kinds(decoder: Decoder, count: int, rule: Rule) -> list[str]:
         return ["full"] * count
     decoder.fields.accept("use_sliding_window", "max_window_layers", "sliding_window_pattern")
     return [_KINDS[kind] for kind in given]
+
+
+def _has_window(decoder: Decoder) -> bool:
+    """Return whether the config names a window; null and 0 switch it off."""
+    return bool(decoder.fields.integer(*_WINDOW, low=0))
 
 
 def window_tokens(decoder: Decoder) -> int:
