@@ -53,6 +53,7 @@ def read_table(source: TraceInput, head: Head, table: Table, *, identity: bool =
     if identity and mapping.hash_ids is not None:
         kind = IdentityKind.hashes(mapping.block_tokens, mapping.hash_kind)
     builder = WorkloadBuilder(table.format, source=source.name, identity=kind)
+    builder.hint = "name the right columns with --columns arrival=...,prompt=...,output=..."
     for sentence in table.notes:
         builder.note(sentence)
     filters = [f for f in table.filters if head.has(f.column)]

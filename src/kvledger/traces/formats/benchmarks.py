@@ -10,10 +10,11 @@ import numpy as np
 from kvledger.errors import TraceError
 from kvledger.ledger import Accuracy
 from kvledger.traces.batches import arrow, iter_objects
-from kvledger.traces.builder import Batch, RowBuffer, WorkloadBuilder
+from kvledger.traces.builder import Batch, WorkloadBuilder
 from kvledger.traces.head import Head, Shape
 from kvledger.traces.record import Trace, TraceAccuracy, TraceFormat
 from kvledger.traces.registry import Given, Reader, ReadOptions
+from kvledger.traces.rows import RowBuffer
 from kvledger.traces.times import Clock, TimeUnit, numbers
 
 __all__ = ["READERS"]

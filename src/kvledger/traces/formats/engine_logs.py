@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from datetime import datetime
 
 from kvledger.ledger import Accuracy
-from kvledger.traces.builder import IdentityKind, RowBuffer, WorkloadBuilder
+from kvledger.traces.builder import IdentityKind, WorkloadBuilder
 from kvledger.traces.head import Head, Shape
 from kvledger.traces.record import ErrorBand, Trace, TraceAccuracy, TraceFormat
 from kvledger.traces.registry import Given, Reader
+from kvledger.traces.rows import RowBuffer
 from kvledger.traces.stream import TraceInput
 
 __all__ = ["BYTES_PER_TOKEN", "NOT_A_REQUEST", "SGLANG", "TEXT_BAND", "VLLM", "text_lines"]
@@ -20,6 +21,7 @@ BYTES_PER_TOKEN = 4.0
 TEXT_BAND = ErrorBand(low_ratio=4 / 6, high_ratio=4 / 2)
 NOT_A_REQUEST = "line describes no request"
 _DAY_SECONDS = 86_400
+_YEAR_SECONDS = 365 * _DAY_SECONDS
 
 VLLM_FORMAT = TraceFormat(
     name="vllm-log", sentence="vLLM request log: arrival to the second, declared max_tokens; no output lengths"
@@ -50,20 +52,22 @@ class _YearlessClock:
     """Month, day and time without a year: a jump back of more than half a year is a new year."""
 
     def __init__(self) -> None:
-        self._year = 2001
+        self._years = 0
+        self._is_leap = False
         self._last = 0
 
     def seconds(self, month: int, day: int, *clock: int) -> float | None:
+        """Return seconds since the start of the first year, or None for a day that does not exist."""
+        self._is_leap |= (month, day) == (2, 29)
         try:
-            days = datetime(self._year, month, min(day, 28) if month == 2 else day).toordinal()
+            date = datetime(2000 if self._is_leap else 2001, month, day)
         except ValueError:
             return None
-        moment = days * _DAY_SECONDS + clock[0] * 3600 + clock[1] * 60 + clock[2]
-        if moment < self._last - 183 * _DAY_SECONDS and self._year < 2100:
-            self._year += 1
-            return self.seconds(month, day, *clock)
-        self._last = moment
-        return float(moment)
+        moment = date.timetuple().tm_yday * _DAY_SECONDS + clock[0] * 3600 + clock[1] * 60 + clock[2]
+        if moment + self._years * _YEAR_SECONDS < self._last - _YEAR_SECONDS // 2:
+            self._years += 1
+        self._last = moment + self._years * _YEAR_SECONDS
+        return float(self._last)
 
 
 def _read_vllm(given: Given) -> Trace:

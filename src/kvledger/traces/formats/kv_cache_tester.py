@@ -10,10 +10,11 @@ from numpy.typing import NDArray
 
 from kvledger.ledger import Accuracy
 from kvledger.replay.workload import HashKind
-from kvledger.traces.builder import IdentityKind, RowBuffer, WorkloadBuilder
+from kvledger.traces.builder import IdentityKind, WorkloadBuilder
 from kvledger.traces.head import Head, Shape, look
 from kvledger.traces.record import Trace, TraceAccuracy, TraceFormat
 from kvledger.traces.registry import Given, Reader, ReadOptions
+from kvledger.traces.rows import RowBuffer
 from kvledger.traces.stream import TraceInput
 
 __all__ = ["READER"]

@@ -7,11 +7,12 @@ from typing import Any
 import msgspec
 
 from kvledger.traces.batches import iter_objects
-from kvledger.traces.builder import IdentityKind, RowBuffer, WorkloadBuilder
+from kvledger.traces.builder import IdentityKind, WorkloadBuilder
 from kvledger.traces.columns import ColumnMapping
 from kvledger.traces.head import Head, Shape
 from kvledger.traces.record import Trace, TraceFormat
 from kvledger.traces.registry import Given, Reader, ReadOptions
+from kvledger.traces.rows import RowBuffer
 from kvledger.traces.table import Table, read_table
 from kvledger.traces.times import TimeUnit
 

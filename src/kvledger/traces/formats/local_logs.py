@@ -9,11 +9,12 @@ from typing import Any
 import msgspec
 
 from kvledger.errors import TraceError
-from kvledger.traces.builder import RowBuffer, WorkloadBuilder
+from kvledger.traces.builder import WorkloadBuilder
 from kvledger.traces.formats.engine_logs import NOT_A_REQUEST, text_lines
 from kvledger.traces.head import Head, Shape
 from kvledger.traces.record import Trace, TraceFormat
 from kvledger.traces.registry import Given, Reader
+from kvledger.traces.rows import RowBuffer
 from kvledger.traces.times import parse_date
 
 __all__ = ["LLAMA_SERVER", "OLLAMA"]

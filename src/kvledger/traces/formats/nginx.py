@@ -6,11 +6,12 @@ import re
 from datetime import datetime
 
 from kvledger.ledger import Accuracy
-from kvledger.traces.builder import RowBuffer, WorkloadBuilder
+from kvledger.traces.builder import WorkloadBuilder
 from kvledger.traces.formats.engine_logs import BYTES_PER_TOKEN, text_lines
 from kvledger.traces.head import Head, Shape
 from kvledger.traces.record import ErrorBand, Trace, TraceAccuracy, TraceFormat
 from kvledger.traces.registry import Given, Reader
+from kvledger.traces.rows import RowBuffer
 
 __all__ = ["READER"]
 

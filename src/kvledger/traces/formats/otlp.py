@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from kvledger.traces.batches import arrow, iter_objects
-from kvledger.traces.builder import RowBuffer, WorkloadBuilder
+from kvledger.traces.builder import WorkloadBuilder
 from kvledger.traces.head import Head, Shape
 from kvledger.traces.record import Trace, TraceFormat
 from kvledger.traces.registry import Given, Reader
+from kvledger.traces.rows import RowBuffer
 from kvledger.traces.times import Clock, TimeUnit
 
 __all__ = ["READER"]
