@@ -34,11 +34,15 @@ class RowFilter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """How a kind of table is read."""
+    """How a kind of table is read.
+
+    ``parent``: the column that names an earlier row's ``session`` value whose session this row continues.
+    """
 
     format: TraceFormat
     mapping: ColumnMapping
     filters: tuple[RowFilter, ...] = ()
+    parent: str | None = None
     notes: tuple[str, ...] = ()
 
 
@@ -57,8 +61,10 @@ def read_table(source: TraceInput, head: Head, table: Table, *, identity: bool =
     for sentence in table.notes:
         builder.note(sentence)
     filters = [f for f in table.filters if head.has(f.column)]
-    names = dict.fromkeys((*mapping.names(identity=identity), *(f.column for f in filters)))
-    reader = _BatchReader(mapping, builder, identity=identity)
+    parent = table.parent if table.parent is not None and head.has(table.parent) else None
+    linked = (parent,) if parent is not None else ()
+    names = dict.fromkeys((*mapping.names(identity=identity), *(f.column for f in filters), *linked))
+    reader = _BatchReader(mapping, builder, identity=identity, parent=parent)
     for columns in iter_columns(source, head, list(names), builder.drop):
         builder.add(reader.batch(_filtered(columns, filters, builder)))
     return builder.build()
@@ -76,13 +82,17 @@ def _filtered(columns: Columns, filters: Sequence[RowFilter], builder: WorkloadB
 class _BatchReader:
     """Convert batches of one table; holds the clock and the numbers given to sessions and ids so far."""
 
-    def __init__(self, mapping: ColumnMapping, builder: WorkloadBuilder, *, identity: bool) -> None:
+    def __init__(
+        self, mapping: ColumnMapping, builder: WorkloadBuilder, *, identity: bool, parent: str | None = None
+    ) -> None:
+        self._parent = parent
         self._mapping = mapping
         self._builder = builder
         self._identity = identity
         self._clock: Clock | None = None
         self._sessions: dict[object, int] = {}
         self._ids: dict[object, int] = {}
+        self._roots = 0
 
     def batch(self, columns: Columns) -> Batch:
         mapping = self._mapping
@@ -93,7 +103,7 @@ class _BatchReader:
             arrival_seconds=self._arrivals(columns[mapping.arrival]) if mapping.arrival else None,
             max_tokens=numbers(columns[mapping.max_tokens]) if mapping.max_tokens else None,
             shared_prefix_tokens=numbers(columns[shared]) if shared else None,
-            session=self._session(columns[mapping.session]) if mapping.session else None,
+            session=self._session_column(columns),
             identity=self._hashes(columns[mapping.hash_ids]) if self._identity and mapping.hash_ids else None,
         )
 
@@ -105,6 +115,23 @@ class _BatchReader:
         seconds = self._clock.seconds(values)
         self._builder.absolute = self._clock.absolute
         return seconds
+
+    def _session_column(self, columns: Columns) -> NDArray[np.int64] | None:
+        if self._mapping.session is None:
+            return None
+        values = columns[self._mapping.session]
+        return self._session(values) if self._parent is None else self._linked(values, columns[self._parent])
+
+    def _linked(self, values: Any, parents: Any) -> NDArray[np.int64]:
+        """Give every row the session of its parent, or a new one where the parent is unknown."""
+        out = np.empty(len(values), dtype=np.int64)
+        for row, (own, parent) in enumerate(zip(values.to_pylist(), parents.to_pylist())):
+            session = self._sessions.get(parent)
+            if session is None:
+                session = self._roots
+                self._roots += 1
+            self._sessions[own] = out[row] = session
+        return out
 
     def _session(self, values: Any) -> NDArray[np.int64]:
         encoded = pc.dictionary_encode(values)

@@ -102,6 +102,7 @@ BAILIAN = Table(
         block_tokens=16,
         hash_kind=HashKind.CONTENT,
     ),
+    parent="parent_chat_id",
     notes=("block ids name content, not prefixes: only a leading run of known ids can be reused",),
 )
 LENGTHS = Table(
