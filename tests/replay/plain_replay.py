@@ -190,6 +190,9 @@ class PlainReplay:
     def promised(self):
         return sum(up(r.p + r.m, self.block) // self.block for r in self.running)
 
+    def unheld_units(self):
+        return self.units - self.promised() if self.kind == "no-evict" else self.free_units()
+
     def admit(self, r, n, scheduled):
         asked, spare = self.asks(r), self.watermark if scheduled else 0
         if self.kind == "paged":
@@ -285,7 +288,7 @@ class PlainReplay:
             n = min(r.tokens, budget)
             self.asked = self.asks(r)
             if not self.admit(r, n, bool(scheduled)):
-                self.refused += self.free_units() >= self.asked
+                self.refused += self.unheld_units() >= self.asked
                 break
             self.waiting.popleft()
             r.moments.setdefault("queued", self.now)

@@ -12,7 +12,7 @@ import numba
 
 from kvledger.pool.compiled import compiled
 from kvledger.replay._layout import *
-from kvledger.replay._memory import held_tokens, update_external
+from kvledger.replay._memory import free_units, held_tokens, update_external
 from kvledger.replay._record import add_sums, begin_bucket, end_stretch, turn_bucket
 from kvledger.replay._step import ask, emit, head_slot, join_arrivals
 
@@ -47,6 +47,7 @@ def run_clock(st, most):
     starved = starved and running < ints[I_MAX_SEQS] and running < ints[I_BUDGET]
     seconds, used_sum, held_sum, waiting_sum = 0.0, 0.0, 0.0, 0.0
     waiting, was_waiting = ints[I_WAITING], ints[I_WAITING] > 0
+    asked, unheld = ints[I_ASKED], free_units(ints)
     phase = ints[I_PHASE]
     taken = 0
     while taken < most:
@@ -61,8 +62,9 @@ def run_clock(st, most):
                 free -= more
                 if on_demand:
                     held += more * block
+                    unheld = free
         used += running
-        if starved and free >= ints[I_ASKED]:
+        if starved and unheld >= asked:
             ints[I_REFUSED_WHILE_FREE] += 1
         span = per_step + per_kv * used
         seconds += span

@@ -225,6 +225,14 @@ def held_tokens(ints):
 
 
 @compiled
+def free_units(ints):
+    """Return the units nobody holds or was promised."""
+    if ints[I_MEMORY] == PROMISE:
+        return ints[I_CAPACITY] - ints[I_PROMISED]
+    return ints[I_FREE]
+
+
+@compiled
 def kept_tokens(ints):
     """Return the tokens the policy would hold at a grain of one token and without a buffer."""
     memory = ints[I_MEMORY]

@@ -18,6 +18,7 @@ from kvledger.replay._memory import (
     blocks_of,
     extend,
     free,
+    free_units,
     never_fits,
     update_external,
 )
@@ -234,7 +235,7 @@ def admit_waiting(st, budget):
         n = min(row[S_PROMPT] + row[S_GENERATED], budget)
         if not admit(st, slot, n, asked):
             ints[I_BLOCKED] = 1
-            if ints[I_FREE] >= asked:
+            if free_units(ints) >= asked:
                 ints[I_REFUSED_WHILE_FREE] += 1
             return
         if ints[I_STACKED] > 0:

@@ -1,0 +1,164 @@
+"""From the options of ``replay`` to its report: reads the trace and the model, runs the policies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kvledger.cli.cost import Cost, clock_of, cost_of, pool_of
+from kvledger.cli.output import refuse_overwrite
+from kvledger.cli.question import Question
+from kvledger.cli.running import KernelNotice, progress_bar
+from kvledger.errors import UsageError
+from kvledger.pool.policy import Kind, Placement, Policy, parse_policies
+from kvledger.replay.mitigation import Mitigation, mitigate
+from kvledger.replay.outcome import Outcome, SeriesRows
+from kvledger.replay.settings import Pool, Settings
+from kvledger.replay.simulate import replay
+from kvledger.replay.workload import Workload
+from kvledger.sources.files import load_trace
+
+if TYPE_CHECKING:
+    from kvledger.report.replay import ReplayReport
+
+__all__ = ["ask"]
+
+
+def ask(question: Question) -> ReplayReport:
+    """Answer the question: load, replay, and gather the report.
+
+    Raises:
+        UsageError: A setting cannot be used.
+        SourceError: The trace or the model cannot be read.
+        CapacityError: The pool has not even one block.
+    """
+    from kvledger.report.replay import ReplayReport
+
+    policies = _policies(question, question.policies)
+    mitigated = _policies(question, question.mitigations) if question.mitigations else []
+    cost = cost_of(question, needs_layers=any(policy.kind is Kind.VMM for policy in policies))
+    pool = pool_of(question, cost)
+    clock = clock_of(question.clock, cost.bytes_per_token)
+    trace = load_trace(question.trace, columns=question.columns, seed=question.seed, identity=False)
+    length, origin = _max_model_len(question, cost, trace.workload)
+    settings = Settings(
+        max_model_len=length,
+        max_num_seqs=question.max_num_seqs,
+        max_num_batched_tokens=question.max_num_batched_tokens,
+        clock=clock,
+        restart_every_seconds=question.restart_every,
+        restart_down_seconds=60.0 if question.restart_every else 0.0,
+    )
+    targets = _series_targets(question, policies)
+    runner = _Runner(trace.workload, pool, settings, quiet=question.quiet)
+    outcomes = [runner.run(policy, series=targets.get(policy.name), force=question.force) for policy in policies]
+    return ReplayReport(
+        source=_source_name(question.trace),
+        trace=trace,
+        model=cost.name,
+        pool=pool,
+        settings=settings,
+        max_model_len_origin=origin,
+        policies=policies,
+        outcomes=outcomes,
+        mitigations=runner.mitigate(mitigated, outcomes),
+        notes=cost.notes,
+    )
+
+
+class _Runner:
+    """Runs policies over one workload, with the notices and the files that go with it."""
+
+    def __init__(self, workload: Workload, pool: Pool, settings: Settings, *, quiet: bool) -> None:
+        self._workload, self._pool, self._settings, self._quiet = workload, pool, settings, quiet
+        self._notice = KernelNotice(quiet=quiet)
+
+    def run(self, policy: Policy, *, series: Path | None = None, force: bool = False) -> Outcome:
+        with (
+            self._notice.around(policy),
+            progress_bar(policy.name, len(self._workload), quiet=self._quiet) as progress,
+            _series_writer(series, force=force) as write,
+        ):
+            return replay(
+                self._workload, policy, pool=self._pool, settings=self._settings, series=write, progress=progress
+            )
+
+    def mitigate(self, policies: list[Policy], outcomes: list[Outcome]) -> dict[str, list[Mitigation]]:
+        known = {outcome.policy: outcome for outcome in outcomes}
+        tables = {}
+        for policy in policies:
+            if policy.kind is not Kind.CONTIGUOUS:
+                raise UsageError(
+                    f"`{policy.name}` has no extents to mitigate", hint="name max, declared, pow2 or exact"
+                )
+            before = known.get(policy.name)
+            if before is None:
+                before = self.run(policy)
+                outcomes.append(before)
+            tables[policy.name] = list(
+                mitigate(self._workload, policy, pool=self._pool, settings=self._settings, before=before)
+            )
+        return tables
+
+
+def _policies(question: Question, text: str) -> list[Policy]:
+    try:
+        placement = Placement(question.placement)
+    except ValueError:
+        raise UsageError(
+            f"unknown placement `{question.placement}`", hint=f"the placements are {', '.join(Placement)}"
+        ) from None
+    base = Policy(
+        name="",
+        kind=Kind.PAGED,
+        placement=placement,
+        buffer_tokens=question.buffer,
+        granularity_tokens=question.granularity,
+        growth_step_tokens=question.grow_step,
+        block_size=question.block_size,
+        watermark_ratio=question.watermark,
+        full_sequence_must_fit=question.full_sequence_must_fit,
+    )
+    return parse_policies(text, base=base)
+
+
+def _max_model_len(question: Question, cost: Cost, workload: Workload) -> tuple[int, str]:
+    if question.max_model_len is not None:
+        return question.max_model_len, "given"
+    if cost.max_model_len is not None:
+        return cost.max_model_len, "the model's"
+    return max(2, workload.longest_tokens), "the longest request of the trace"
+
+
+def _source_name(text: str) -> str:
+    return text if text.startswith("synthetic:") else "standard input" if text == "-" else Path(text).name
+
+
+def _series_targets(question: Question, policies: list[Policy]) -> dict[str, Path]:
+    if question.series is None:
+        return {}
+    path = Path(question.series)
+    if len(policies) == 1:
+        targets = {policies[0].name: path}
+    else:
+        targets = {p.name: path.with_name(f"{path.stem}.{p.name}{path.suffix or '.csv'}") for p in policies}
+    for target in targets.values():
+        refuse_overwrite(target, force=question.force)
+    return targets
+
+
+@contextmanager
+def _series_writer(path: Path | None, *, force: bool) -> Iterator[Callable[[SeriesRows], None] | None]:
+    """Yield what writes rows to ``path``, or None; the file appears only when it is whole."""
+    if path is None:
+        yield None
+        return
+    from kvledger.cli.output import new_file
+    from kvledger.report.series import SeriesFile
+
+    with new_file(str(path), force=force) as stream:
+        file = SeriesFile(stream)
+        yield file.write
+        file.close()

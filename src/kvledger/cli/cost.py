@@ -1,0 +1,126 @@
+"""What a token costs, how much memory there is, and how long a step takes: from options to records."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from kvledger.cli.question import Question
+from kvledger.errors import UsageError
+from kvledger.replay.clock import Clock, parse_clock, roofline_clock
+from kvledger.replay.settings import Pool
+from kvledger.units import parse_bytes
+
+if TYPE_CHECKING:
+    from kvledger.model.spec import ModelSpec
+
+__all__ = ["Cost", "clock_of", "cost_of", "pool_of"]
+
+_ASSUMED_LAYERS = 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """What a token costs, and where that comes from."""
+
+    name: str
+    bytes_per_token: int
+    tensors_per_token: int | None
+    max_model_len: int | None
+    notes: tuple[str, ...] = ()
+
+
+def cost_of(question: Question, *, needs_layers: bool) -> Cost:
+    """Find what a token costs, from the model or as given; ``needs_layers`` when pages are mapped per layer.
+
+    Raises:
+        UsageError: It is given twice or not at all, or the model does not keep every token in every layer.
+    """
+    if (question.model is None) == (question.bytes_per_token is None):
+        raise UsageError(
+            "what a token costs was given twice" if question.model else "what a token costs is not known",
+            hint="give one of --model NAME and --bytes-per-token N",
+        )
+    if question.model is not None:
+        from kvledger.sources.models import load_model
+
+        return _cost_of_model(load_model(question.model), question.kv_dtype)
+    if question.kv_dtype:
+        raise UsageError("--kv-dtype changes what a model costs, and no model was given", hint="give --model")
+    layers, notes = question.layers, tuple[str, ...]()
+    if layers is None and needs_layers:
+        layers = _ASSUMED_LAYERS
+        notes = (f"`vmm` maps pages per layer; {layers} layers are assumed, give --layers N for yours",)
+    return Cost(
+        name="given",
+        bytes_per_token=question.bytes_per_token or 0,
+        tensors_per_token=None if layers is None else 2 * layers,
+        max_model_len=None,
+        notes=notes,
+    )
+
+
+def _cost_of_model(model: ModelSpec, kv_dtype: str | None) -> Cost:
+    from kvledger.model.layers import AttentionCache, LatentCache
+
+    tensors = 0
+    for layer in model.caching_layers():
+        cache = layer.cache
+        full = isinstance(cache, LatentCache) or (isinstance(cache, AttentionCache) and cache.cap_tokens is None)
+        if not full:
+            raise UsageError(
+                f"`{model.name}` cannot be replayed yet: layer {layer.index} does not keep every token of a sequence "
+                f"({layer.origin})",
+                hint="replay it as if all layers did with --bytes-per-token N; `kvledger size` knows its real cost",
+            )
+        tensors += 1 if isinstance(cache, LatentCache) else 2
+    if tensors == 0:
+        raise UsageError(f"`{model.name}` keeps no KV cache")
+    per_token = model.bytes_per_token(kv_dtype)
+    stored = model.storage(kv_dtype).kv.name
+    return Cost(
+        name=f"{model.name} ({stored} KV)",
+        bytes_per_token=per_token,
+        tensors_per_token=tensors,
+        max_model_len=model.max_model_len.tokens if model.max_model_len else None,
+    )
+
+
+def pool_of(question: Question, cost: Cost) -> Pool:
+    """Build the pool from the options."""
+    return Pool(
+        bytes_per_token=cost.bytes_per_token,
+        memory_bytes=None if question.memory is None else parse_bytes(question.memory),
+        capacity_tokens=question.capacity_tokens,
+        num_blocks=question.num_blocks,
+        tensors_per_token=cost.tensors_per_token,
+        vmm_page_bytes=parse_bytes(question.page_size),
+    )
+
+
+def clock_of(text: str, bytes_per_token: int) -> Clock:
+    """Read a clock: ``steps``, ``base,a,b,c``, or a roofline preset ``GPU:PARAMETERS`` such as ``h100-80gb:8b``.
+
+    Raises:
+        UsageError: It is none of them, or the GPU is not in the catalogue.
+    """
+    if ":" not in text:
+        return parse_clock(text)
+    from kvledger.model.gpus import find_gpu
+
+    gpu_name, _, parameters = text.partition(":")
+    number = parameters.lower().removesuffix("b")
+    try:
+        billions = float(number)
+    except ValueError:
+        billions = 0.0
+    if not 0.001 <= billions <= 100_000:
+        raise UsageError(f"`{parameters}` in clock `{text}` is not a parameter count", hint="write one such as `8b`")
+    gpu = find_gpu(gpu_name)
+    return roofline_clock(
+        name=f"roofline of {gpu.name}, {billions:g}B parameters in 16 bits",
+        parameters=billions * 1e9,
+        bandwidth_bytes_per_second=gpu.bandwidth_bytes_per_second,
+        flops_per_second=gpu.bf16_flops,
+        bytes_per_token=bytes_per_token,
+    )

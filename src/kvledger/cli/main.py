@@ -1,0 +1,108 @@
+"""The command ``kvledger``: finds the subcommand, and turns errors into messages and exit codes."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import json
+import os
+import sys
+from typing import NoReturn
+
+import click
+
+import kvledger
+from kvledger.errors import Error, UnbalancedLedger, UsageError
+
+__all__ = ["main"]
+
+_COMMANDS = {
+    "demo": "the main job with nothing but the package: one case under every memory policy",
+    "replay": "what each way of managing the memory would have done with your traffic",
+    "size": "what a model's KV cache costs, and what the engine will print",
+    "trace": "what a request trace holds: counts, rates, lengths; converts to Parquet",
+}
+_RAN, _COULD_NOT, _INTERRUPTED = 0, 2, 130
+
+
+class _LazyGroup(click.Group):
+    """A group that imports a subcommand only when it is called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name not in _COMMANDS:
+            near = difflib.get_close_matches(name, _COMMANDS, n=1)
+            meant = f" Did you mean `{near[0]}`?" if near else ""
+            ctx.fail(f"No such command `{name}`.{meant} The commands are {', '.join(_COMMANDS)}.")
+        command: click.Command = importlib.import_module(f"kvledger.cli.{name}").command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        with formatter.section("Commands"):
+            formatter.write_dl(list(_COMMANDS.items()))
+
+
+@click.group(
+    cls=_LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="Exit codes: 0 ran; 1 a limit was broken; 2 could not run; 130 interrupted.",
+)
+@click.version_option(kvledger.__version__, prog_name="kvledger")
+def _kvledger() -> None:
+    r"""Where every byte of KV-cache memory goes in LLM serving, and what would give it back.
+
+    \b
+    Examples:
+      kvledger demo
+      kvledger replay azure.csv --model llama-3-8b --memory 50GiB --policy paged,max
+      kvledger trace mooncake.jsonl.gz
+    """
+
+
+def main(arguments: list[str] | None = None) -> NoReturn:
+    """Run the command line and exit."""
+    sys.exit(_run(sys.argv[1:] if arguments is None else arguments))
+
+
+def _run(arguments: list[str]) -> int:
+    as_json = "--json" in arguments or "--format=json" in arguments
+    try:
+        result = _kvledger.main(args=arguments, prog_name="kvledger", standalone_mode=False)
+        sys.stdout.flush()
+        return result if isinstance(result, int) else _RAN
+    except click.exceptions.Abort:
+        return _interrupted()
+    except KeyboardInterrupt:
+        return _interrupted()
+    except click.ClickException as error:
+        if as_json:
+            return _report(UsageError(error.format_message()), as_json=True)
+        error.show()
+        return _COULD_NOT
+    except UnbalancedLedger:
+        raise
+    except Error as error:
+        return _report(error, as_json=as_json)
+    except BrokenPipeError:
+        # The reader of our output has gone away; that is its right. Python would complain once more when it flushes.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _RAN
+    except MemoryError:
+        return _report(Error("the machine has not enough memory for this"), as_json=as_json)
+
+
+def _interrupted() -> int:
+    click.echo("interrupted; nothing half-written was left", err=True)
+    return _INTERRUPTED
+
+
+def _report(error: Error, *, as_json: bool) -> int:
+    if as_json:
+        click.echo(json.dumps(error.as_record(), default=str), err=True)
+    else:
+        click.echo(f"error: {error.message}", err=True)
+        if error.hint:
+            click.echo(f"hint: {error.hint}", err=True)
+    return _COULD_NOT

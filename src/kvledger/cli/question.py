@@ -1,0 +1,41 @@
+"""The options of ``replay``, as one record."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["Question"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """The options of ``replay``, as given."""
+
+    trace: str
+    model: str | None
+    bytes_per_token: int | None
+    kv_dtype: str | None
+    layers: int | None
+    memory: str | None
+    capacity_tokens: int | None
+    num_blocks: int | None
+    policies: str
+    placement: str
+    buffer: int
+    granularity: int
+    grow_step: int
+    block_size: int
+    watermark: float
+    full_sequence_must_fit: bool
+    page_size: str
+    max_model_len: int | None
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    clock: str
+    restart_every: float
+    columns: str | None
+    seed: int
+    mitigations: str | None
+    series: str | None
+    force: bool
+    quiet: bool

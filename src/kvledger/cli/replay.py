@@ -1,0 +1,134 @@
+"""``kvledger replay``: what each way of managing the memory would have done with a trace."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from kvledger.cli.answer import ask
+from kvledger.cli.output import hint, print_result, refuse_overwrite, terminal_width, wants_color
+from kvledger.cli.question import Question
+
+__all__ = ["command"]
+
+Function = Callable[..., Any]
+Decorator = Callable[[Function], Function]
+
+_EPILOG = """\b
+Exit codes: 0 ran; 2 could not run; 130 interrupted."""
+
+
+def _options(*groups: Decorator) -> Decorator:
+    def decorate(function: Function) -> Function:
+        for option in reversed(groups):
+            function = option(function)
+        return function
+
+    return decorate
+
+
+@click.command(epilog=_EPILOG, context_settings={"max_content_width": 100})
+@click.argument("trace")
+@_options(
+    click.option("--model", help="What a token costs: a catalogue name, a config.json, a folder, or a .gguf file."),
+    click.option("--bytes-per-token", type=click.IntRange(1), help="What a token costs, by hand, all layers together."),
+    click.option("--kv-dtype", help="Dtype of the KV cache, with --model (default: the model's)."),
+    click.option("--layers", type=click.IntRange(1, 10_000), help="Layers, with --bytes-per-token; `vmm` maps each."),
+)
+@_options(
+    click.option("--memory", help="KV memory, such as 50GiB."),
+    click.option("--capacity-tokens", type=click.IntRange(0), help="KV memory in tokens."),
+    click.option("--num-blocks", type=click.IntRange(0), help="KV memory in usable blocks of --block-size."),
+)
+@_options(
+    click.option(
+        "--policy",
+        "policies",
+        default="max,pow2,exact,paged",
+        show_default=True,
+        help="Comma-separated: max, declared, pow2, exact [@best|first|next|worst|buddy], grow [@exact|doubling|step|"
+        "segments], static-batch, paged, upfront, no-evict [@BLOCK], vmm, or all.",
+    ),
+    click.option(
+        "--placement", default="best", show_default=True, help="Where extents go: best, first, next, worst, buddy."
+    ),
+    click.option("--buffer", type=click.IntRange(0), default=0, help="Tokens added to every extent."),
+    click.option("--granularity", type=click.IntRange(1), default=1, help="Extents are multiples of this many tokens."),
+    click.option(
+        "--grow-step", type=click.IntRange(1), default=256, show_default=True, help="Step of `grow@step`, tokens."
+    ),
+    click.option("--block-size", type=click.IntRange(1, 2**20), default=16, show_default=True, help="Tokens a block."),
+    click.option(
+        "--watermark", type=click.FloatRange(0, 1), default=0.0, help="Share of the blocks kept free at admission."
+    ),
+    click.option(
+        "--full-sequence-must-fit/--no-full-sequence-must-fit",
+        default=True,
+        show_default=True,
+        help="Admit a request only if all its known tokens fit.",
+    ),
+    click.option("--page-size", default="2MiB", show_default=True, help="Page of `vmm`."),
+)
+@_options(
+    click.option(
+        "--max-model-len", type=click.IntRange(2), help="Longest sequence (default: the model's, else the trace's)."
+    ),
+    click.option("--max-num-seqs", type=click.IntRange(1, 2**20), default=1024, show_default=True),
+    click.option("--max-num-batched-tokens", type=click.IntRange(1), default=8192, show_default=True),
+    click.option(
+        "--clock",
+        default="a100-80gb:8b",
+        show_default=True,
+        help="Seconds of a step: `steps`, a roofline preset GPU:PARAMETERS such as h100-80gb:70b, or base,a,b,c.",
+    ),
+    click.option(
+        "--restart-every", type=click.FloatRange(0), default=0.0, help="Restart the server every so many seconds."
+    ),
+)
+@_options(
+    click.option("--columns", help="Columns of a generic file: arrival=...,prompt=...,output=..."),
+    click.option("--seed", type=int, default=0, show_default=True, help="Seed of synthetic workloads."),
+    click.option("--mitigations", help="Replay the usual mitigations of these contiguous policies."),
+    click.option("--series", help="Write every step of the policy to this CSV file (of several: FILE.POLICY.csv)."),
+    click.option("--format", "format_", type=click.Choice(["text", "json"]), default="text", show_default=True),
+    click.option("--json", "as_json", is_flag=True, help="Short for --format json."),
+    click.option("-o", "--output", help="Write the result to a file."),
+    click.option("--force", is_flag=True, help="Overwrite files."),
+    click.option("-q", "--quiet", is_flag=True, help="No progress and no hints."),
+    click.option("--no-color", is_flag=True),
+)
+def command(**options: Any) -> None:
+    r"""Replay TRACE under every memory policy, and show what each does with every byte.
+
+    TRACE is a file (its format is found by content; gzip and zstd are read), a folder, `-`, or a seeded workload such
+    as synthetic:chat,requests=10000,rate=inf.
+
+    \b
+    Examples:
+      kvledger replay azure.csv --model llama-3-8b --memory 50GiB
+      kvledger replay synthetic:sharegpt,rate=inf --model opt-13b --memory 12GiB --policy max@buddy,paged
+      kvledger replay log.jsonl --bytes-per-token 131072 --num-blocks 28000 --policy paged --series steps.csv
+    """
+    from pathlib import Path
+
+    if options["output"]:
+        refuse_overwrite(Path(options["output"]), force=options["force"])
+    question = Question(**{name: options[name] for name in Question.__slots__})
+    report = ask(question)
+    if options["as_json"] or options["format_"] == "json":
+        from kvledger.report.replay_json import replay_json
+
+        text = json.dumps(replay_json(report), indent=2, allow_nan=False)
+    else:
+        from kvledger.report.replay_text import replay_text
+        from kvledger.report.tables import render
+
+        color = wants_color(no_color=options["no_color"]) and not options["output"]
+        text = render(replay_text(report), width=terminal_width(), color=color)
+    print_result(text, output=options["output"], force=options["force"])
+    if not options["quiet"]:
+        for note in report.notes:
+            hint(note)

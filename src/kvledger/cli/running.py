@@ -1,0 +1,57 @@
+"""Running replays from the command line: the compiler's first run, progress, and interruption."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import click
+
+from kvledger.pool.policy import Kind, Policy
+from kvledger.sources.kernels import KernelCache
+
+__all__ = ["KernelNotice", "progress_bar"]
+
+
+class KernelNotice:
+    """Says once on stderr when kernels are about to be compiled, which takes seconds at first use."""
+
+    def __init__(self, *, quiet: bool) -> None:
+        self._cache = KernelCache()
+        self._cache.activate()
+        self._quiet = quiet
+
+    @contextmanager
+    def around(self, policy: Policy) -> Iterator[None]:
+        """Announce the compilation of what ``policy`` needs, if it was never compiled here."""
+        kernel = "static" if policy.kind is Kind.STATIC_BATCH else "loop"
+        first = not self._cache.holds(kernel)
+        if first and not self._quiet:
+            click.echo("compiling the replay kernels, once (about 10 s) ...", err=True)
+        began = time.perf_counter()
+        yield
+        if first:
+            self._cache.note(kernel)
+            if not self._quiet:
+                click.echo(f"compiled and ran in {time.perf_counter() - began:.1f} s", err=True)
+
+
+@contextmanager
+def progress_bar(title: str, total: int, *, quiet: bool) -> Iterator[Callable[[int], None] | None]:
+    """Show a bar on stderr when it is a terminal; yields what to call with the count reached."""
+    if quiet or not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True, disable=False) as progress:
+        task = progress.add_task(title, total=total, visible=False)
+        began = time.perf_counter()
+
+        def advance(reached: int) -> None:
+            progress.update(task, completed=reached, visible=time.perf_counter() - began > 0.5)
+
+        yield advance

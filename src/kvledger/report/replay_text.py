@@ -1,0 +1,253 @@
+"""A replay as text: the answer in words, the balance sheet of each policy, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from kvledger.ledger import Account
+from kvledger.replay.mitigation import Mitigation
+from kvledger.replay.outcome import Outcome
+from kvledger.report.replay import ReplayReport
+from kvledger.report.tables import heading, new_table, percent, signed_points
+from kvledger.units import format_bytes
+
+__all__ = ["replay_text"]
+
+_SHOWN = (Account.USED, Account.RESERVED, Account.INTERNAL, Account.EXTERNAL, Account.FREE)
+_WINDOWS = 6
+
+
+def replay_text(report: ReplayReport) -> RenderableType:
+    """Return the whole report, ready to print with rich."""
+    return Group(*_sections(report))
+
+
+def _sections(report: ReplayReport) -> Iterator[RenderableType]:
+    yield _question(report)
+    yield Text()
+    yield Text(answer(report), style="bold")
+    yield heading("Where every byte goes", _when(report.outcomes))
+    yield _balance(report.outcomes)
+    yield _legend()
+    yield heading("What happened to the requests")
+    yield _requests(report.outcomes)
+    yield heading("The categories of the PagedAttention paper (Figure 2)", "share of the pool")
+    yield _paper(report.outcomes)
+    yield heading("Why: three factors", "each wastes on top of the others; their product is the share in use")
+    yield _factors(report.outcomes)
+    yield heading("Over uptime", "tokens in use / external fragmentation, share of the pool")
+    yield _uptime(report.outcomes)
+    for name, rows in report.mitigations.items():
+        yield heading(f"What the usual mitigations do to `{name}`", "share of the pool, change in points")
+        yield _mitigations(report.outcome(name), rows)
+    yield heading("How these numbers are known")
+    yield _provenance(report)
+
+
+def _question(report: ReplayReport) -> Text:
+    workload, pool = report.trace.workload, report.pool
+    size = (
+        format_bytes(pool.memory_bytes)
+        if pool.memory_bytes is not None
+        else f"{pool.capacity_tokens:,} tokens"
+        if pool.capacity_tokens is not None
+        else f"{pool.num_blocks:,} blocks"
+    )
+    lines = [
+        f"{len(workload):,} requests from {report.source} ({report.trace.format.sentence})",
+        f"{size} of KV memory; {report.model}: {pool.bytes_per_token:,} bytes per token",
+        f"max_model_len {report.settings.max_model_len:,} ({report.max_model_len_origin}), "
+        f"max_num_seqs {report.settings.max_num_seqs:,}, "
+        f"max_num_batched_tokens {report.settings.max_num_batched_tokens:,}",
+    ]
+    return Text("\n".join(lines))
+
+
+def answer(report: ReplayReport) -> str:
+    """Say in words what the replay found."""
+    before, after = report.reserving, report.paged
+    if before is None and after is None:
+        best = max(report.outcomes, key=lambda o: o.utilisation)
+        return f"`{best.policy}` fills {percent(best.utilisation)} of the pool with tokens in use."
+    if before is None or after is None:
+        one = before or after
+        assert one is not None
+        return f"`{one.policy}` fills {percent(one.utilisation)} of the pool with tokens in use{_held_up(one)}."
+    if not before.finished and after.finished:
+        return (
+            f"`{before.policy}` can serve none of these requests in this pool; "
+            f"`{after.policy}` serves {after.finished:,} of {after.requests:,}."
+        )
+    if not before.saturated_seconds and not after.saturated_seconds:
+        return (
+            f"Memory never held a request back. `{before.policy}` keeps {percent(_held(before))} of the pool from "
+            f"others to store {percent(before.utilisation)}; `{after.policy}` keeps {percent(_held(after))} "
+            f"to store {percent(after.utilisation)}."
+        )
+    times = _running(after) / _running(before) if _running(before) else float("inf")
+    return (
+        f"`{before.policy}` runs {_running(before):.1f} requests at a time and fills {percent(before.utilisation)} of "
+        f"the pool with tokens in use; `{after.policy}` runs {_running(after):.1f} and fills "
+        f"{percent(after.utilisation)}: {times:.1f} times the requests in the same memory."
+    )
+
+
+def _held_up(outcome: Outcome) -> str:
+    return " while requests wait" if outcome.saturated_seconds else "; memory never held a request back"
+
+
+def _held(outcome: Outcome) -> float:
+    ratio = outcome.headline_ratio
+    return ratio[Account.USED] + ratio[Account.RESERVED] + ratio[Account.INTERNAL]
+
+
+def _running(outcome: Outcome) -> float:
+    return outcome.saturated_running if outcome.saturated_seconds else outcome.mean_running
+
+
+def _when(outcomes: Sequence[Outcome]) -> str:
+    waited = [bool(o.saturated_seconds) for o in outcomes]
+    if all(waited):
+        return "mean share of the pool while a request waits"
+    if not any(waited):
+        return "mean share of the pool while requests run; none ever waited"
+    return "mean share of the pool while a request waits (* none ever waited: while requests run)"
+
+
+def _name(outcome: Outcome, outcomes: Sequence[Outcome]) -> str:
+    mixed = any(o.saturated_seconds for o in outcomes) and not outcome.saturated_seconds
+    return outcome.policy + ("*" if mixed else "")
+
+
+def _balance(outcomes: Sequence[Outcome]) -> Table:
+    table = new_table("policy", *(str(a) for a in _SHOWN), "running", "pool")
+    for o in outcomes:
+        ratios = (percent(o.headline_ratio[account]) for account in _SHOWN)
+        table.add_row(_name(o, outcomes), *ratios, f"{_running(o):.1f}", format_bytes(o.capacity_bytes))
+    return table
+
+
+def _legend() -> Text:
+    return Text("\n".join(f"  {account:9} {account.meaning}" for account in _SHOWN), style="dim")
+
+
+def _requests(outcomes: Sequence[Outcome]) -> Table:
+    table = new_table("policy", "finished", "rejected", "cut", "refused while free", "preempted", "queue", "end to end")
+    for o in outcomes:
+        table.add_row(
+            o.policy,
+            f"{o.finished:,}",
+            f"{sum(o.rejected.values()):,}",
+            f"{o.truncated:,}",
+            f"{o.refused_while_free:,}",
+            f"{o.preemptions:,}",
+            _seconds(o.queue.mean if o.queue else None),
+            _seconds(o.end_to_end.mean if o.end_to_end else None),
+        )
+    return table
+
+
+def _seconds(value: float | None) -> str:
+    return "-" if value is None else f"{value:,.2f} s" if value < 100 else f"{value:,.0f} s"
+
+
+def _paper(outcomes: Sequence[Outcome]) -> Table:
+    table = new_table("policy", "token states", "reservation", "internal frag.", "external & others")
+    for o in outcomes:
+        view = o.paper_ratio
+        table.add_row(
+            _name(o, outcomes),
+            *(percent(v) for v in (view.token_states, view.reservation, view.internal_fragmentation)),
+            percent(view.external_and_others),
+        )
+    return table
+
+
+def _factors(outcomes: Sequence[Outcome]) -> Table:
+    table = new_table("policy", "length ratio", "x block efficiency", "x usable share", "= product", "measured use")
+    for o in outcomes:
+        f = o.factors
+        table.add_row(
+            _name(o, outcomes),
+            *(f"{v:.3f}" for v in (f.length_ratio, f.block_efficiency, f.usable_share)),
+            percent(f.product),
+            percent(o.utilisation),
+        )
+    return table
+
+
+def _uptime(outcomes: Sequence[Outcome]) -> Table:
+    columns = [f"{i + 1}/{_WINDOWS}" for i in range(_WINDOWS)]
+    table = new_table("policy", *columns, "each part")
+    for o in outcomes:
+        cells = [f"{100 * used:.0f}/{100 * external:.1f}" for used, external in _windows(o)]
+        table.add_row(o.policy, *cells, _span(o.makespan_seconds / _WINDOWS))
+    return table
+
+
+def _windows(outcome: Outcome) -> Iterable[tuple[float, float]]:
+    """Mean use and external fragmentation over equal parts of the makespan (idle time left out)."""
+    whole = outcome.makespan_seconds or 1.0
+    for part in range(_WINDOWS):
+        points = [p for p in outcome.timeline if part == min(_WINDOWS - 1, int(p.start_seconds / whole * _WINDOWS))]
+        seconds = sum(p.seconds for p in points) or 1.0
+        yield (
+            sum(p.ratio[Account.USED] * p.seconds for p in points) / seconds,
+            sum(p.ratio[Account.EXTERNAL] * p.seconds for p in points) / seconds,
+        )
+
+
+def _span(seconds: float) -> str:
+    return (
+        f"{seconds / 3600:.1f} h"
+        if seconds >= 5400
+        else f"{seconds / 60:.1f} min"
+        if seconds >= 90
+        else f"{seconds:.1f} s"
+    )
+
+
+def _mitigations(before: Outcome, rows: Sequence[Mitigation]) -> Table:
+    table = new_table("change", "reserved", "internal", "external", "used", "running", price=True)
+    table.add_row(
+        "(as it is)",
+        *(percent(before.headline_ratio[a]) for a in (Account.RESERVED, Account.INTERNAL, Account.EXTERNAL)),
+        percent(before.utilisation),
+        f"{_running(before):.1f}",
+        "",
+    )
+    for row in rows:
+        after = row.outcome
+        changes = (
+            signed_points(after.headline_ratio[a] - before.headline_ratio[a])
+            for a in (Account.RESERVED, Account.INTERNAL, Account.EXTERNAL, Account.USED)
+        )
+        table.add_row(row.change, *changes, f"{_running(after):.1f}", row.price)
+    return table
+
+
+def _provenance(report: ReplayReport) -> Text:
+    clock = report.settings.clock
+    if clock.name == "steps":
+        time = "every step lasts one second, so seconds are steps"
+    else:
+        time = (
+            f"a step lasts {clock.base:g} s + {clock.a:.3g} a prefill token + {clock.b:.3g} a decode + {clock.c:.3g} a "
+            f"stored token read ({clock.name}; {clock.accuracy})"
+        )
+    known = report.trace.accuracy
+    lines = [
+        f"lengths: {known.prompts}; arrivals: {known.arrivals}; time: {time}",
+        "bytes and counts: derived, step by step, and checked to sum to the pool",
+        *report.trace.notes,
+        *(f"dropped {count:,}: {reason}" for reason, count in report.trace.dropped.items()),
+        *(f"adjusted {count:,}: {what}" for what, count in report.trace.adjusted.items()),
+        *report.notes,
+    ]
+    for o in report.outcomes:
+        lines += [f"`{o.policy}` rejected {count:,}: {reason}" for reason, count in o.rejected.items()]
+    return Text("\n".join(f"- {line}" for line in lines))
