@@ -298,9 +298,9 @@ class Plan:
     failure: StartFailure | None = None
     notes: tuple[str, ...] = ()
     length_limit_tokens: int | None = None
-    """The longest request the engine accepts whatever memory is free (a slot's fixed strip); ``None``: no such limit."""
+    """The longest request that is accepted whatever memory is free (a slot's fixed strip); ``None``: no limit."""
     request_limit: int | None = None
-    """Requests that can run at once whatever memory is free (slots, batch rows); ``None``: no such limit."""
+    """Requests that can run at once whatever memory is free (slots, batch rows); ``None``: no limit."""
 
     def pool(self, name: str) -> Pool:
         """Return one pool by name."""

@@ -1,0 +1,5 @@
+"""llama.cpp's server: what it allocates at start-up, and what it prints."""
+
+from kvledger.engines.llamacpp.plan import make_plan, model_memory
+
+__all__ = ["make_plan", "model_memory"]
