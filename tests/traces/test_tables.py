@@ -89,11 +89,19 @@ def test_hash_ids_of_text_are_numbered_and_equal_text_is_equal() -> None:
     trace = read(lines, columns="arrival=t:s,prompt=i,output=o,hash_ids=h,block_tokens=16,hash_kind=content")
     content = trace.workload.content
     assert isinstance(content, HashIds)
-    assert (content.kind, content.offsets.tolist(), content.ids.tolist()) == (
-        HashKind.CONTENT,
-        [0, 2, 4, 4],
-        [0, 1, 0, 2],
-    )
+    assert (content.kind, content.offsets.tolist()) == (HashKind.CONTENT, [0, 2, 4, 4])
+    assert (content.ids - content.ids[0]).tolist() == [0, 1, 0, 2]
+
+
+def test_a_row_whose_ids_are_no_list_loses_them_and_the_rest_keep_theirs() -> None:
+    row = '{{"timestamp":1,"input_length":600,"output_length":1,"hash_ids":{}}}\n'
+    trace = read("".join(row.format(ids) for ids in ("[1,2]", "7", "[[1]]", '["1","x"]', "[null]", "[1,true]", "{}")))
+    content = trace.workload.content
+    assert isinstance(content, HashIds)
+    assert len(trace) == 7
+    assert content.offsets.tolist() == [0, 2, 2, 2, 4, 4, 4, 4]
+    assert content.ids[:3].tolist() == [1, 2, 1]
+    assert trace.adjusted == {"content ids missing or not a list: left out": 5}
 
 
 def test_a_json_array_and_parquet_hold_the_same_trace_as_json_lines() -> None:

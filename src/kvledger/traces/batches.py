@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import codecs
+import io
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -59,6 +61,25 @@ def _require(names: Sequence[str], columns: Sequence[str], source: str) -> None:
             )
 
 
+class _Utf8(io.RawIOBase):
+    """The same bytes with whatever is not UTF-8 replaced, so that no later step trips over a stray byte."""
+
+    def __init__(self, source: TraceInput) -> None:
+        self._source = source
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+
+    def read(self, size: int = -1) -> bytes:
+        while data := self._source.read(size):
+            if data.isascii() and not self._decoder.getstate()[0]:
+                return data
+            if text := self._decoder.decode(data):
+                return text.encode()
+        return self._decoder.decode(b"", final=True).encode()
+
+    def readable(self) -> bool:
+        return True
+
+
 def _csv(source: TraceInput, head: Head, names: Sequence[str], drop: Drop) -> Iterator[Columns]:
     def skip(_: Any) -> str:
         drop("row has another number of columns than the header", 1)
@@ -66,7 +87,7 @@ def _csv(source: TraceInput, head: Head, names: Sequence[str], drop: Drop) -> It
 
     try:
         reader = pa_csv.open_csv(
-            pa.PythonFile(source, mode="r"),
+            pa.PythonFile(_Utf8(source), mode="r"),
             read_options=pa_csv.ReadOptions(
                 block_size=_CSV_BLOCK_BYTES, use_threads=False, column_names=list(head.columns), skip_rows=1
             ),
@@ -76,14 +97,13 @@ def _csv(source: TraceInput, head: Head, names: Sequence[str], drop: Drop) -> It
             convert_options=pa_csv.ConvertOptions(
                 include_columns=list(names),
                 column_types=dict.fromkeys(names, pa.string()),
-                check_utf8=False,
                 strings_can_be_null=True,
                 null_values=_NULLS,
             ),
         )
         for batch in reader:
             yield {name: batch.column(name) for name in names}
-    except pa.ArrowInvalid as error:
+    except pa.ArrowException as error:
         text = str(error)
         if "Empty CSV" in text:
             return
@@ -99,8 +119,9 @@ def _parquet(source: TraceInput, names: Sequence[str]) -> Iterator[Columns]:
     try:
         file = pq.ParquetFile(source.random_access())
         for batch in file.iter_batches(batch_size=_PARQUET_ROWS, columns=list(names), use_threads=False):
+            batch.validate(full=True)  # strings that are no UTF-8, offsets out of range
             yield {name: batch.column(name) for name in names}
-    except (OSError, ValueError) as error:  # pyarrow's own errors are subclasses
+    except (OSError, ValueError, pa.ArrowException) as error:
         raise SourceError(f"{source.name} is damaged Parquet: {str(error)[:200]}") from error
 
 
@@ -168,11 +189,24 @@ def _reach(row: Any, name: str) -> Any:
 
 
 def arrow(values: list[Any]) -> Any:
-    """Convert Python values to an Arrow array; a mixture of types becomes strings."""
+    """Convert Python values to an Arrow array; a mixture of types becomes strings, or lists of strings."""
     try:
-        return pa.array(values)
+        array = pa.array(values)
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError, ValueError):
-        return pa.array([_text(value) for value in values], pa.string())
+        array = None
+    if array is not None and not (pa.types.is_list(array.type) and pa.types.is_nested(array.type.value_type)):
+        return array
+    if any(isinstance(value, list) for value in values):
+        return pa.array([_texts(value) for value in values], pa.list_(pa.string()))
+    return pa.array([_text(value) for value in values], pa.string())
+
+
+def _texts(value: Any) -> list[str] | None:
+    """Return a list's elements as text, or None when it is no list of plain values."""
+    if not isinstance(value, list):
+        return None
+    texts = [text for item in value if not isinstance(item, list) and (text := _text(item)) is not None]
+    return texts if len(texts) == len(value) else None
 
 
 def _text(value: Any) -> str | None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 import msgspec
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kvledger.errors import SourceError, TraceError
@@ -94,9 +95,10 @@ def _is_binary(data: bytes) -> bool:
 def _parquet(source: TraceInput) -> Head:
     try:
         schema = pq.ParquetFile(source.random_access()).schema_arrow
-    except (OSError, ValueError) as error:  # pyarrow's own errors are subclasses
+        names = tuple(schema.names)
+    except (OSError, ValueError, pa.ArrowException) as error:
         raise SourceError(f"{source.name} is not a readable Parquet file: {error}") from error
-    return Head(shape=Shape.PARQUET, columns=tuple(schema.names), metadata=dict(schema.metadata or {}))
+    return Head(shape=Shape.PARQUET, columns=names, metadata=dict(schema.metadata or {}))
 
 
 def _json(data: bytes, *, complete: bool) -> Head:
@@ -180,7 +182,7 @@ def require_header(head: Head, *, source: str) -> None:
     Raises:
         TraceError: The first row has no names.
     """
-    if head.shape is Shape.CSV and not any(re.search(r"[A-Za-z_]{2,}", name) for name in head.columns):
+    if head.shape is Shape.CSV and not any(name[:1].isalpha() or name[:1] == "_" for name in head.columns):
         raise TraceError(
             f"the first row of {source} has no column names: {', '.join(head.columns[:6])}",
             hint="put a first row such as `arrival_seconds,prompt_tokens,output_tokens` on top",

@@ -161,7 +161,8 @@ class TraceInput(io.RawIOBase):
         if not self.codecs and self._raw.seekable():
             self._raw.seek(0)
             return self._raw
-        return io.BytesIO(self.read_document())
+        self._buffer = self.read_document()  # kept, so that the next call finds it again
+        return io.BytesIO(self._buffer)
 
     def read_document(self) -> bytes:
         """Read everything that is left, up to 1 GiB.

@@ -22,6 +22,9 @@ from kvledger.traces.times import Clock, TimeUnit, numbers, unit_of_name
 
 __all__ = ["RowFilter", "Table", "read_table"]
 
+_NUMBERED = 1 << 61
+"""First number given to ids that are no numbers themselves."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowFilter:
@@ -91,7 +94,7 @@ class _BatchReader:
         self._identity = identity
         self._clock: Clock | None = None
         self._sessions: dict[object, int] = {}
-        self._ids: dict[object, int] = {}
+        self._ids: dict[str, int] = {}
         self._roots = 0
 
     def batch(self, columns: Columns) -> Batch:
@@ -146,6 +149,7 @@ class _BatchReader:
         return sessions
 
     def _hashes(self, values: Any) -> Identity:
+        """Return the ids; whole numbers stay what they are, other ids are numbered as they come."""
         if not (pa.types.is_list(values.type) or pa.types.is_large_list(values.type)):
             if pa.types.is_null(values.type):
                 return Identity(counts=np.zeros(len(values), np.int64), ids=np.zeros(0, np.int64))
@@ -153,12 +157,19 @@ class _BatchReader:
                 f"column `{self._mapping.hash_ids}` of {self._builder.source} does not hold lists of ids",
                 hint="hash_ids=NAME must name a column of lists, as in Mooncake's traces",
             )
+        if values.null_count:
+            self._builder.adjusted["content ids missing or not a list: left out"] += values.null_count
         counts = np.asarray(pc.fill_null(pc.list_value_length(values), 0)).astype(np.int64)
         flat = pc.list_flatten(values)
-        if pa.types.is_integer(flat.type) and flat.null_count == 0:
+        if pa.types.is_integer(flat.type) and flat.type != pa.uint64() and flat.null_count == 0:
             return Identity(counts=counts, ids=np.asarray(pc.cast(flat, pa.int64())))
-        ids = [self._ids.setdefault(value, len(self._ids)) for value in flat.to_pylist()]
-        return Identity(counts=counts, ids=np.array(ids, dtype=np.int64))
+        return Identity(counts=counts, ids=np.array([self._number(v) for v in flat.to_pylist()], dtype=np.int64))
+
+    def _number(self, value: object) -> int:
+        text = str(value)
+        if len(text) < 19 and text.isascii() and text.isdigit():
+            return int(text)
+        return self._ids.setdefault(text, _NUMBERED + len(self._ids))
 
 
 def find_unit(name: str, values: Any, source: str) -> TimeUnit:

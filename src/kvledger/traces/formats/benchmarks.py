@@ -146,18 +146,22 @@ def _read_guidellm(given: Given) -> Trace:
     rows = RowBuffer(builder)
     clock = Clock(TimeUnit.SECONDS)
     for report in iter_objects(given.source, given.head, builder.drop):
-        benchmarks = report.get("benchmarks")
-        for benchmark in benchmarks if isinstance(benchmarks, list) else []:
+        for benchmark in _listed(report, "benchmarks"):
             requests = benchmark.get("requests") if isinstance(benchmark, dict) else None
             if not isinstance(requests, dict):
                 builder.note("a benchmark without its requests is left out")
                 continue
             for status in ("incomplete", "errored"):
-                builder.drop(f"request {status}", len(requests.get(status) or []))
-            for request in requests.get("successful") or []:
+                builder.drop(f"request {status}", len(_listed(requests, status)))
+            for request in _listed(requests, "successful"):
                 _add_guidellm(request, rows, clock, builder)
     rows.flush()
     return builder.build()
+
+
+def _listed(holder: dict[str, Any], name: str) -> list[Any]:
+    value = holder.get(name)
+    return value if isinstance(value, list) else []
 
 
 _START_PATHS = (

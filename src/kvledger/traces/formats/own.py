@@ -159,13 +159,14 @@ def _read(given: Given) -> Trace:
     try:
         header = msgspec.json.decode(given.head.metadata.get(b"kvledger.trace", b""), type=_Header)
         return _assembled(given.source, given.head, header, given.options)
-    except (msgspec.DecodeError, OSError, ValueError, KeyError, TypeError) as error:
+    except (msgspec.DecodeError, OSError, ValueError, KeyError, TypeError, pa.ArrowException) as error:
         raise TraceError(f"{given.source.name} is a damaged kvledger trace: {str(error)[:200]}") from error
 
 
 def _assembled(source: TraceInput, head: Head, header: _Header, options: ReadOptions) -> Trace:
     names = [name for name in head.columns if options.identity or not name.startswith(("content_", "shared_"))]
     table: Any = pq.ParquetFile(source.random_access()).read(columns=names, use_threads=False)
+    table.validate(full=True)
     workload = Workload(
         arrival_seconds=_plain(table, "arrival_seconds", np.float64),
         prompt_tokens=_plain(table, "prompt_tokens", np.int32),
@@ -207,21 +208,27 @@ def _content(table: Any, header: _Header) -> Content | None:
         return SharedPrefix(tokens=_plain(table, "shared_prefix_tokens", np.int32))
     if header.content not in ("hash_ids", "token_ids"):
         return None
-    column = table.column("content_ids").combine_chunks()
-    counts = np.asarray(column.value_lengths(), dtype=np.int64)
+    is_tokens = header.content == "token_ids"
+    counts, ids = _lists(table, "content_ids", pa.int32() if is_tokens else pa.int64())
     offsets = np.concatenate((np.zeros(1, np.int64), np.cumsum(counts)))
-    if header.content == "token_ids":
-        return TokenIds(offsets=offsets, ids=np.asarray(column.flatten(), dtype=np.int32))
+    if is_tokens:
+        return TokenIds(offsets=offsets, ids=ids)
     lengths = None
     if "content_lengths" in table.column_names:
-        lengths = np.asarray(table.column("content_lengths").combine_chunks().flatten(), dtype=np.int32)
-    return HashIds(
-        offsets=offsets,
-        ids=np.asarray(column.flatten(), dtype=np.int64),
-        block_tokens=header.block_tokens,
-        kind=header.hash_kind,
-        lengths=lengths,
-    )
+        length_counts, lengths = _lists(table, "content_lengths", pa.int32())
+        if (length_counts != counts).any():
+            raise ValueError("content_lengths do not fit content_ids")
+    if header.block_tokens < 1:
+        raise ValueError(f"blocks of {header.block_tokens} tokens")
+    return HashIds(offsets=offsets, ids=ids, block_tokens=header.block_tokens, kind=header.hash_kind, lengths=lengths)
+
+
+def _lists(table: Any, name: str, kind: Any) -> tuple[NDArray[np.int64], NDArray[Any]]:
+    """Return how many values each row's list has, and the values."""
+    column = table.column(name).combine_chunks()
+    if column.type != pa.list_(kind) or column.null_count or column.flatten().null_count:
+        raise ValueError(f"column {name} is not made of lists of {kind}, or has nulls")
+    return np.asarray(column.value_lengths(), dtype=np.int64), np.asarray(column.flatten())
 
 
 READER = Reader(

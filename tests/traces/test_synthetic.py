@@ -1,0 +1,195 @@
+import numpy as np
+import pytest
+
+from kvledger.errors import UsageError
+from kvledger.ledger import Accuracy
+from kvledger.replay.workload import HashIds, SharedPrefix, Workload
+from kvledger.traces import synthesise
+from kvledger.traces.prefix import prefix_share
+from kvledger.traces.synthetic import CATALOGUE, draw, parse_recipe
+from kvledger.traces.synthetic.lengths import calibrated, calibrated_under, gamma, lognormal
+
+# name -> mean prompt and output as published (PagedAttention paper, figure 11), and the longest total
+PUBLISHED = {"sharegpt": (161.31, 337.99, 2048), "alpaca": (19.31, 58.45, 2048)}
+
+PINNED = (
+    [176, 23, 103, 161],
+    [108, 395, 5, 883],
+    [1.431804523690508, 1.6219497215531842, 2.262633350808836, 2.3297437861860644],
+)
+
+
+def workload(spec: str, seed: int = 0) -> Workload:
+    return synthesise(f"synthetic:{spec}", seed=seed).workload
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_the_law_that_is_drawn_has_the_published_means_after_the_cut(name: str) -> None:
+    prompt_mean, output_mean, total = PUBLISHED[name]
+    shape = parse_recipe(f"synthetic:{name}", seed=0).shape
+    caps = total - np.arange(shape.prompt.smallest_tokens, shape.prompt.largest_tokens + 1)
+    assert shape.prompt.mean_tokens == pytest.approx(prompt_mean, rel=1e-6)
+    drawn = float(shape.prompt.probabilities() @ shape.output.means_below(caps))
+    assert drawn == pytest.approx(output_mean, rel=1e-6)
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_drawn_lengths_have_the_published_means_within_a_percent_and_stay_within_the_total(name: str) -> None:
+    prompt_mean, output_mean, total = PUBLISHED[name]
+    drawn = workload(f"{name},requests=200000")
+    assert float(drawn.prompt_tokens.mean()) == pytest.approx(prompt_mean, rel=0.01)
+    assert float(drawn.output_tokens.mean()) == pytest.approx(output_mean, rel=0.01)
+    assert drawn.longest_tokens <= total
+
+
+@pytest.mark.parametrize("turns", [1, 3, 8])
+def test_a_conversation_of_any_number_of_turns_ends_at_800_tokens_on_average(turns: int) -> None:
+    drawn = workload(f"chat,turns={turns},requests={40_000 * turns}")
+    total = drawn.prompt_tokens.astype(np.int64) + drawn.output_tokens
+    if drawn.session is not None:
+        ends = np.zeros(int(drawn.session.max()) + 1, dtype=np.int64)
+        np.maximum.at(ends, drawn.session, total)
+        total = ends
+    assert float(total.mean()) == pytest.approx(800, rel=0.015)
+    assert int(total.max()) <= 4096
+
+
+def test_the_same_seed_gives_the_same_requests_and_another_seed_others() -> None:
+    first, again, other = (workload("sharegpt,requests=1000", seed) for seed in (7, 7, 8))
+    for column in ("arrival_seconds", "prompt_tokens", "output_tokens"):
+        assert (getattr(first, column) == getattr(again, column)).all()
+        assert (getattr(first, column) != getattr(other, column)).any()
+
+
+def test_a_seed_in_the_description_wins_over_the_callers() -> None:
+    assert (workload("chat,seed=3", seed=9).prompt_tokens == workload("chat", seed=3).prompt_tokens).all()
+
+
+def test_fewer_requests_are_the_beginning_of_more_across_block_borders() -> None:
+    many, few = workload("bursts,requests=140000"), workload("bursts,requests=70000")
+    assert (many.arrival_seconds[:70000] == few.arrival_seconds).all()
+    assert (many.prompt_tokens[:70000] == few.prompt_tokens).all()
+    assert (many.output_tokens[:70000] == few.output_tokens).all()
+
+
+def test_these_are_the_requests_of_seed_0_for_good() -> None:
+    drawn = workload("sharegpt,requests=4")
+    assert drawn.prompt_tokens.tolist() == PINNED[0]
+    assert drawn.output_tokens.tolist() == PINNED[1]
+    assert drawn.arrival_seconds == pytest.approx(PINNED[2], rel=1e-12)
+
+
+@pytest.mark.parametrize("cv", [0, 0.5, 1, 3])
+def test_gaps_have_the_rate_and_the_variation_that_were_asked_for(cv: float) -> None:
+    gaps = np.diff(workload(f"fixed,requests=400000,rate=5,cv={cv}").arrival_seconds)
+    assert float(gaps.mean()) == pytest.approx(0.2, rel=0.02)
+    assert float(gaps.std() / gaps.mean()) == pytest.approx(cv, rel=0.03, abs=1e-6)
+
+
+def test_on_and_off_periods_keep_the_mean_rate_and_leave_the_off_periods_empty() -> None:
+    arrivals = workload("fixed,requests=60000,rate=2,on=10,off=50").arrival_seconds
+    assert float((arrivals % 60).max()) <= 10
+    assert len(arrivals) / float(arrivals[-1]) == pytest.approx(2, rel=0.03)
+
+
+def test_an_infinite_rate_is_a_queue_that_is_never_empty() -> None:
+    for turns in (1, 2):
+        assert not workload(f"chat,turns={turns},rate=inf,requests=100").arrival_seconds.any()
+
+
+def test_a_shared_prefix_comes_on_top_and_is_the_contents_identity() -> None:
+    plain, shared = workload("sharegpt,requests=500"), workload("sharegpt,requests=500,shared_prefix=100")
+    assert (shared.prompt_tokens == plain.prompt_tokens + 100).all()
+    assert isinstance(shared.content, SharedPrefix)
+    assert set(shared.content.tokens.tolist()) == {100}
+
+
+def test_turns_repeat_what_was_said_and_nothing_else_is_shared() -> None:
+    drawn = workload("chat,turns=4,requests=400,shared_prefix=100")
+    content = drawn.content
+    assert isinstance(content, HashIds)
+    assert (np.diff(content.offsets) == -(-drawn.prompt_tokens // 16)).all()
+    assert drawn.session is not None
+    expected, before = 0, dict[int, int]()
+    for number, (prompt, session) in enumerate(zip(drawn.prompt_tokens.tolist(), drawn.session.tolist())):
+        system = 96 if number else 0  # 6 full blocks of the shared 100 tokens
+        expected += max(before.get(session, 0) // 16 * 16, system)
+        before[session] = prompt
+    share = prefix_share(drawn)
+    assert share is not None
+    assert share.shared_tokens == expected
+
+
+def test_declared_limits_are_written_only_when_asked_for() -> None:
+    assert workload("chat,requests=5").max_tokens is None
+    limits = workload("chat,requests=5,max_tokens=512").max_tokens
+    assert limits is not None
+    assert limits.tolist() == [512] * 5
+
+
+@pytest.mark.parametrize("name", CATALOGUE)
+def test_every_named_workload_says_what_it_is_shaped_to_and_that_it_is_modelled(name: str) -> None:
+    trace = synthesise(f"synthetic:{name},requests=50")
+    assert trace.check() is trace
+    assert len(trace) == trace.rows_read == 50
+    assert trace.format.name == f"synthetic:{name}"
+    assert CATALOGUE[name].shaped_to in trace.notes[0]
+    assert {trace.accuracy.arrivals, trace.accuracy.prompts, trace.accuracy.outputs} == {Accuracy.MODELLED}
+
+
+@pytest.mark.parametrize(
+    ("spec", "says", "hint"),
+    [
+        ("sharegtp", "no synthetic workload `sharegtp`", "did you mean `sharegpt`?"),
+        ("chat,reqests=5", "no parameter `reqests`", "did you mean `requests`?"),
+        ("chat,requests=many", "not a whole number", ""),
+        ("chat,requests=1.5", "not a whole number", ""),
+        ("chat,requests=0", "outside 1 to", ""),
+        ("chat,rate=-1", "outside", ""),
+        ("chat,rate=nan", "not a number", ""),
+        ("chat,on=5", "belong together", ""),
+        ("chat,turns=100,max_total=150", "do not fit", ""),
+        ("lognormal,prompt_mean=5000,max_total=5001", "cannot be had", "raise max_total"),
+        ("uniform,prompt_min=9,prompt_max=5", "above the largest", ""),
+        ("", "no synthetic workload", "chat"),
+    ],
+)
+def test_a_description_that_cannot_be_drawn_says_what_could(spec: str, says: str, hint: str) -> None:
+    with pytest.raises(UsageError, match=says) as caught:
+        synthesise(f"synthetic:{spec}")
+    assert hint in str(caught.value.hint)
+
+
+def test_a_cut_law_without_calibration_would_miss_its_mean() -> None:
+    uncut, cut = (calibrated(lognormal(1.0), 161.31, largest=largest) for largest in (10**6, 600))
+    assert float(uncut.means_below(np.array([600]))[0]) < 0.9 * 161.31
+    assert cut.mean_tokens == pytest.approx(161.31, rel=1e-6)
+
+
+def test_a_cap_is_never_exceeded_by_any_draw() -> None:
+    prompt = calibrated(lognormal(1.0), 20, largest=99)
+    law = calibrated_under(gamma(1.2), 30, others=prompt, total=100)
+    caps = np.arange(1, 100)
+    for uniform in (0.0, 0.5, np.nextafter(1.0, 0.0)):
+        drawn = law.draw(np.full(99, uniform), caps)
+        assert (drawn <= caps).all()
+        assert (drawn >= 1).all()
+
+
+@pytest.mark.slow
+def test_ten_million_requests_are_drawn_within_500_mib() -> None:
+    import subprocess
+    import sys
+
+    program = (
+        "import resource; from kvledger.traces import synthesise; "
+        "assert len(synthesise('synthetic:sharegpt,requests=10000000')) == 10**7; "
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)"
+    )
+    result = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True, timeout=120)
+    assert int(result.stdout) < 500
+
+
+def test_a_recipe_draws_what_its_description_does() -> None:
+    recipe = parse_recipe("synthetic:alpaca,requests=9", seed=4)
+    assert (draw(recipe).workload.output_tokens == workload("alpaca,requests=9", 4).output_tokens).all()
