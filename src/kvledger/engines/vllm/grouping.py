@@ -107,6 +107,9 @@ def _promote(specs: Sequence[LayerSpec], rules: Rules) -> tuple[Sequence[LayerSp
     blocks = {spec.block_tokens for spec in whole}
     block = blocks.pop() if rules.merges_buckets and len(blocks) == 1 else None
     promoted = [spec.as_full(block) if spec.kind in _WINDOWED else spec for spec in specs]
+    sizes = max(len({s.window_tokens for s in promoted} - {None}), len({s.chunk_tokens for s in promoted} - {None}))
+    if sizes > 1 and rules.grouping is not Grouping.NONE and all(s.kind is SpecKind.FULL for s in promoted):
+        raise _refused(promoted, "windows of several sizes while the hybrid manager is off")
     if not (is_one_group(promoted) or (rules.uniform_types and is_uniform_type(promoted))):
         raise _refused(promoted, "layers that stay different while the hybrid manager is off")
     return promoted, True
@@ -132,11 +135,16 @@ def _unify_pages(specs: Sequence[LayerSpec], rules: Rules) -> Sequence[LayerSpec
             unified.append(spec.with_block(spec.block_tokens * ratio))
         elif rules.pads_attention_pages and spec.kind is not SpecKind.LATENT:
             unified.append(spec.with_page(largest))
-        elif rules.promotes_beside_latent and any(s.kind is SpecKind.WINDOW for s in specs):
+        elif rules.promotes_beside_latent and _can_fall_back(specs):
             return None
         else:
             raise _refused(specs, "pages that do not divide the largest one")
     return unified
+
+
+def _can_fall_back(specs: Sequence[LayerSpec]) -> bool:
+    kinds = {spec.kind for spec in specs}
+    return kinds >= {SpecKind.LATENT, SpecKind.WINDOW} and SpecKind.CHUNK not in kinds
 
 
 def _buckets(specs: Sequence[LayerSpec], rules: Rules) -> list[list[int]]:

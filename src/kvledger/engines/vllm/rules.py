@@ -3,9 +3,9 @@
 One row of ``_CHANGES`` is a release and the rules that first hold in it; :func:`find_rules` folds the rows up to a
 version. Each rule was read in the released packages named here and compared with their neighbours: 0.8.5, 0.9.2,
 0.10.2, 0.11.2, 0.12.0, 0.13.0, 0.14.1, 0.15.1, 0.16.0, 0.17.1, 0.18.1, 0.19.1, 0.20.2, 0.21.0, 0.22.1, 0.23.0,
-0.24.0, 0.25.1, 0.26.0, 0.27.1, 0.28.0 to 0.33.0 (``v1/core/kv_cache_utils.py``, from 0.33 ``v1/core/kv_cache_planning.py``;
-``v1/kv_cache_interface.py``; ``platforms/interface.py``; ``config/vllm.py``). A row is the first release read that
-has the rule.
+0.24.0, 0.25.1, 0.26.0, 0.27.1, 0.28.0 to 0.33.0 (``kv_cache_utils.py``, ``kv_cache_planning.py`` and
+``kv_cache_interface.py`` in ``v1``; ``platforms/interface.py``; ``config/vllm.py``). A row is the first release read
+that has the rule.
 """
 
 from __future__ import annotations
@@ -69,22 +69,28 @@ class Rules:
     """Layers of one kind but different widths form one group."""
     unifies_pages: bool = False
     """Smaller pages are brought to the largest one by larger blocks (0.12 and later), else refused."""
+    separate_value_size: bool = False
+    """Values may be narrower than keys (0.14 and later); before, both take the size of the keys."""
     pads_attention_pages: bool = False
-    """A page that does not divide the largest one is padded instead of refused."""
+    """A page that does not divide the largest one is padded instead of refused (0.24 and later; until 0.28 only for
+    backends that address pages by their stride, such as FlashAttention)."""
     pads_state_pages: bool = False
     """A state page that is smaller than the largest page is padded while pages are unified."""
     promotes_beside_latent: bool = False
     """Windowed layers beside latent ones whose pages cannot be unified are sized as full attention."""
     state_blocks_by_length: bool = False
-    """A state takes ``ceil(max_len / state block)`` blocks (0.11 to 0.14), else it depends on the cache mode."""
+    """A state takes ``ceil(max_len / state block)`` blocks; without prefix caching the state block is max_len
+    (0.11 to 0.14)."""
     state_modes: bool = False
     """Cache modes none, align and all exist (0.15 and later)."""
     all_mode: bool = False
-    """States may be kept for every block (0.11 to 0.31)."""
+    """States may be kept for every block of tokens (0.11 to 0.31)."""
     prefers_all_mode: bool = False
     """With prefix caching Mamba-1 and Mamba-2 default to mode all (0.15 to 0.27), later to align."""
     all_mode_speculative: bool = False
     """Mode all adds the speculative blocks (0.22 and later)."""
+    checkpoint_blocks: bool = False
+    """Align mode counts blocks for exporting a prefill's last state where a layer can (0.29 and later)."""
     mamba2_checkpoint_blocks: int = 0
     """Blocks Mamba-2 adds in align mode so that a prefill can export its last state (0.32 and later)."""
     hybrid_prefix_caching: bool = False
@@ -95,9 +101,15 @@ class Rules:
     """Windowed layers choose the largest block their kernel supports within the page (0.25 and later)."""
     shards_over_pcp: bool = False
     """Prefill context parallelism divides the tokens of full attention (0.12 to 0.25)."""
+    divides_by_whole_model: bool = False
+    """A group of layers of different widths divides each stage's memory by the pages of the whole model, so a pipeline
+    of p stages gets about 1/p of the blocks that fit (0.11 to 0.16)."""
     check: Check = Check.LAYERS
     override_replaces_memory: bool = False
     """With ``num_gpu_blocks_override`` the check uses the forced blocks (0.20 and later)."""
+    check_counts_first_group: bool = False
+    """Only the first group's blocks are counted, so models with several groups can start without room for one
+    request (0.14 to 0.18)."""
     check_keeps_null_block: bool = False
     """The null block is taken off before the check (0.29 and later)."""
     tokens_from_concurrency: bool = False
@@ -109,6 +121,10 @@ class Rules:
     """The auto-fit line names the memory and its device (0.32 and later)."""
     short_gib: bool = False
     """GiB are printed with at most two decimals, trailing zeros dropped (0.14 and later)."""
+    error_names_docs: bool = False
+    """The error ends with a link to the documentation (0.13 and later)."""
+    error_names_length: bool = False
+    """The error names the longest length that fits (0.9 and later; in 0.8 the sentence breaks off)."""
     length_error_spelling: str = "models's"
     chunked_local_hybrid: bool = False
     """Chunked local attention keeps the hybrid manager on by default (0.14 and later)."""
@@ -139,12 +155,13 @@ _CHANGES: tuple[tuple[Version, Mapping[str, object]], ...] = tuple(
     (version, MappingProxyType(change))
     for version, change in (
         (Version(0, 8), {"core_v1": True, "log_style": LogStyle.TWO_LINES, "reports_before_minimum": True}),
-        (Version(0, 9), {"grouping": Grouping.CONTIGUOUS}),
+        (Version(0, 9), {"grouping": Grouping.CONTIGUOUS, "error_names_length": True}),
         (
             Version(0, 11),
             {
                 "grouping": Grouping.STRIDED,
                 "uniform_types": True,
+                "divides_by_whole_model": True,
                 "state_blocks_by_length": True,
                 "all_mode": True,
                 "async_scheduling": True,
@@ -154,10 +171,22 @@ _CHANGES: tuple[tuple[Version, Mapping[str, object]], ...] = tuple(
             },
         ),
         (Version(0, 12), {"wide_group_ratio": Fraction(5, 4), "shards_over_pcp": True, "unifies_pages": True}),
-        (Version(0, 14), {"check": Check.MODEL, "short_gib": True, "chunked_local_hybrid": True, "auto_fit": True}),
+        (Version(0, 13), {"error_names_docs": True}),
+        (
+            Version(0, 14),
+            {
+                "check": Check.MODEL,
+                "check_counts_first_group": True,
+                "short_gib": True,
+                "chunked_local_hybrid": True,
+                "auto_fit": True,
+                "separate_value_size": True,
+            },
+        ),
         (Version(0, 15), {"state_blocks_by_length": False, "state_modes": True, "prefers_all_mode": True}),
-        (Version(0, 17), {"check": Check.WORKER}),
+        (Version(0, 17), {"check": Check.WORKER, "divides_by_whole_model": False}),
         (Version(0, 18), {"wide_group_ratio": Fraction(3, 2)}),
+        (Version(0, 19), {"check_counts_first_group": False}),
         (
             Version(0, 20),
             {
@@ -196,7 +225,7 @@ _CHANGES: tuple[tuple[Version, Mapping[str, object]], ...] = tuple(
                 "prefers_all_mode": False,
             },
         ),
-        (Version(0, 29), {"check_keeps_null_block": True}),
+        (Version(0, 29), {"check_keeps_null_block": True, "checkpoint_blocks": True}),
         (Version(0, 30), {"log_style": LogStyle.ONE_LINE_DEVICE}),
         (Version(0, 31), {"v2_runner": True}),
         (Version(0, 32), {"all_mode": False, "mamba2_checkpoint_blocks": 1, "auto_fit_names_memory": True}),

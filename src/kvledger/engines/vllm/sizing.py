@@ -7,14 +7,14 @@ bytes. Given the bytes, every number here is exact.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from kvledger.engines.plan import Claim
 from kvledger.engines.vllm.demand import Demand, layer_claim, make_claims
 from kvledger.engines.vllm.grouping import Group, Groups, form_groups
 from kvledger.engines.vllm.rules import Check, Grouping, Rules
-from kvledger.engines.vllm.specs import LayerSpec
+from kvledger.engines.vllm.specs import LayerSpec, merge_specs
 from kvledger.errors import ModelError
 
 __all__ = ["Limits", "Shortage", "Sizing", "Stage", "Worker", "size_pool"]
@@ -102,11 +102,13 @@ def size_pool(
             f"pipeline stage {unit_bytes.index(0)} holds no layer with a KV cache; vLLM cannot size it",
             hint="use fewer stages, or the option `layer_partition`",
         )
-    profiled = tuple(max(0, w.kv_bytes // unit_bytes[w.stage]) for w in workers)
+    whole_bytes = max(group.page_bytes for group in groups.groups)
+    uneven = len(groups.groups) == 1 and merge_specs(groups.groups[0].specs) is None
+    divisors = (whole_bytes,) * len(stages) if uneven and rules.divides_by_whole_model else unit_bytes
+    profiled = tuple(max(0, w.kv_bytes // divisors[w.stage]) for w in workers)
     override = limits.blocks_override
     if override is not None and rules.override_replaces_memory:
         workers = [Worker(stage=w.stage, kv_bytes=override * unit_bytes[w.stage]) for w in workers]
-    whole_bytes = max(group.page_bytes for group in groups.groups)
     needs = _needs(stages, workers, rules, demand, pool=_PoolShape(claims, unit_bytes, whole_bytes))
     length, shortage = _check_length(needs, limits)
     blocks = override if override is not None else min(profiled)
@@ -173,6 +175,8 @@ def _needs(
     pool: _PoolShape,
 ) -> list[_Need]:
 
+    if rules.check_counts_first_group:
+        pool = replace(pool, claims=pool.claims[:1])
     match rules.check:
         case Check.LAYERS:
             return [
