@@ -7,8 +7,8 @@
     word   := name "=" number | "none"
 
 A group of ``kv`` and ``head`` (or ``key`` and ``value``) is attention, with ``window`` or ``chunk`` where it has a
-limit, or ``cross`` where it looks at so many encoder tokens. ``latent`` and ``rope`` are MLA, ``index`` adds the keys of
-an indexer, ``state`` is a constant number of bytes for a sequence, ``none`` keeps nothing.
+limit, or ``cross`` where it looks at so many encoder tokens. ``latent`` and ``rope`` are MLA, ``index`` adds the keys
+of an indexer, ``state`` is a constant number of bytes for a sequence, ``none`` keeps nothing.
 """
 
 from __future__ import annotations

@@ -61,22 +61,20 @@ def quantisation(
 
 
 def _kv_format(fields: Fields, section: Mapping[str, object], where: str) -> KvFormat | None:
-    algorithm = section.get("kv_cache_quant_algo")
-    scheme = section.get("kv_cache_scheme")
-    found = None
-    if isinstance(algorithm, str) and algorithm.upper() in ("FP8", "NVFP4", "INT8"):
-        found, source = find_kv_format(algorithm), f"{where}.kv_cache_quant_algo = {algorithm}"
-    elif isinstance(algorithm, str):
-        raise fields.refusal("kv_cache_quant_algo", algorithm, "is not a KV dtype kvledger knows")
+    algorithm, scheme = section.get("kv_cache_quant_algo"), section.get("kv_cache_scheme")
+    if isinstance(algorithm, str) and algorithm.lower() not in ("", "none", "auto"):
+        name = algorithm.lower() if algorithm.lower() in ("fp8", "nvfp4", "int8") else None
+        field, value, source = "kv_cache_quant_algo", algorithm[:60], f"{where}.kv_cache_quant_algo = {algorithm[:60]}"
     elif isinstance(scheme, Mapping) and scheme:
-        bits, kind = scheme.get("num_bits"), scheme.get("type")
-        name = {(8, "float"): "fp8", (8, "int"): "int8", (4, "float"): "nvfp4"}.get((bits, kind))  # type: ignore[arg-type]
-        if name is None:
-            raise fields.refusal("kv_cache_scheme", scheme, "is not a KV dtype kvledger knows")
-        found, source = find_kv_format(name), f"{where}.kv_cache_scheme ({bits} bit {kind})"
-    if found is not None:
-        fields.note("kv_dtype", found.name, source)
-    return found
+        value = f"{scheme.get('num_bits')} bit {scheme.get('type')}"[:60]
+        name = {"8 bit float": "fp8", "8 bit int": "int8", "4 bit float": "nvfp4"}.get(value)
+        field, source = "kv_cache_scheme", f"{where}.kv_cache_scheme ({value})"
+    else:
+        return None
+    if name is None:
+        raise fields.refusal(field, value, "is not a KV dtype kvledger knows")
+    fields.note("kv_dtype", name, source)
+    return find_kv_format(name)
 
 
 def _weight_bits(method: str, inline: Mapping[str, object]) -> float | None:

@@ -31,9 +31,9 @@ class _FeedForward:
 
 def estimate_parameters(decoder: Decoder, plan: LayerPlan) -> Parameters | None:
     """Estimate the parameters of the main layers and the embeddings, or return None where a part is not known."""
-    if decoder.fields.integer("hidden_size_per_layer_input", low=0):
-        return None
     try:
+        if decoder.fields.integer("hidden_size_per_layer_input", low=0):
+            return None
         hidden, queries = decoder.hidden_size(), decoder.query_heads()
         vocabulary = decoder.fields.integer("vocab_size")
         if vocabulary is None:

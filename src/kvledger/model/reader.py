@@ -113,7 +113,7 @@ def _find_decoder(outer: Fields) -> Decoder:
 
 def _model_type(fields: Fields) -> str:
     found = fields.raw.get("model_type")
-    return found if isinstance(found, str) else ""
+    return found[:120] if isinstance(found, str) else ""
 
 
 def _read_unknown(decoder: Decoder) -> LayerPlan:

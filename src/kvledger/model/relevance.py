@@ -89,7 +89,7 @@ def _search(raw: Mapping[str, object], path: str, used: set[str] | frozenset[str
     for name, value in raw.items():
         if name in used or name in _HARMLESS or not isinstance(name, str) or _ASIDE.search(name) or _is_off(value):
             continue
-        full = f"{path}.{name}" if path else name
+        full = f"{path}.{name[:80]}" if path else name[:80]
         if _RELEVANT.search(name):
             found.append(full)
         elif isinstance(value, Mapping) and depth:

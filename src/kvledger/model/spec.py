@@ -156,7 +156,7 @@ class ModelSpec:
 
 
 def _with_windows(storage: Storage, windows: Windows | None) -> Storage:
-    return storage if windows is None else replace(storage, windows=windows)
+    return storage if windows is None else replace(storage, windows=Windows(windows))
 
 
 def _check_length(length_tokens: int) -> None:

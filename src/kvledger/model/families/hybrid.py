@@ -45,6 +45,7 @@ def _build(
     decoder: Decoder, kinds: Sequence[str], builders: dict[str, Builder], *, name: str = "layer_types"
 ) -> tuple[Layer, ...]:
     """Return one layer for each kind; a kind without builder is refused."""
+    decoder.fields.accept("num_key_value_heads", "head_dim", "attention_head_dim")
     caches: dict[str, Cache] = {}
     for kind in dict.fromkeys(kinds):
         if kind not in builders:

@@ -1,0 +1,97 @@
+"""The catalogue of models."""
+
+import pytest
+
+from kvledger.errors import UsageError
+from kvledger.model.catalogue import catalogue, find_model
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("opt-13b", 819_200),  # 2 x 40 x 5120 x 2: the 800 KB of the PagedAttention paper
+        ("opt-66b", 2 * 64 * 9216 * 2),
+        ("opt-175b", 2 * 96 * 12288 * 2),
+        ("llama-2-7b", 524_288),
+        ("llama-2-13b", 819_200),
+        ("llama-3-8b", 131_072),
+        ("llama-3.1-8b", 131_072),
+        ("llama-3.1-70b", 327_680),
+        ("yi-6b", 65_536),
+        ("yi-34b", 245_760),
+        ("deepseek-v3", 70_272),
+        ("qwen2.5-7b", 57_344),
+    ],
+)
+def test_well_known_models_cost_what_is_published(name, expected):
+    assert find_model(name).bytes_per_token() == expected
+
+
+@pytest.mark.parametrize(
+    ("asked", "found"),
+    [
+        ("meta-llama/Meta-Llama-3.1-8B-Instruct", "llama-3.1-8b"),
+        ("Llama 3 8B", "llama-3-8b"),
+        ("OPT_13B", "opt-13b"),
+        ("deepseek-ai/DeepSeek-R1", "deepseek-v3"),
+        ("  qwen2.5-7b-instruct ", "qwen2.5-7b"),
+    ],
+)
+def test_names_are_matched_without_organisation_case_and_punctuation(asked, found):
+    assert find_model(asked).name == found
+
+
+def test_an_unknown_model_gets_the_nearest_names_and_the_list():
+    with pytest.raises(UsageError, match="did you mean `llama-3-8b`") as caught:
+        find_model("lama-3-8b")
+    assert "gpt-oss-20b" in (caught.value.hint or "")
+
+
+def test_a_name_far_from_all_gets_no_suggestion():
+    with pytest.raises(UsageError) as caught:
+        find_model("§" * 10_000)
+    assert "did you mean" not in caught.value.message
+    assert len(caught.value.message) < 200
+
+
+@pytest.mark.parametrize("name", sorted(catalogue()))
+def test_every_entry_is_read_and_names_its_source(name):
+    spec = find_model(name)
+    assert spec.layers
+    assert spec.sequence_bytes(1000) > 0
+    assert spec.max_model_len is not None
+    assert spec.provenance[0].source == catalogue()[name].source
+    assert not spec.notes
+
+
+def test_no_name_means_two_models():
+    names = [name for entry in catalogue().values() for name in (entry.name, *entry.aliases)]
+    assert len(names) == len({name.lower().replace("-", "").replace(".", "") for name in names})
+    assert len(catalogue()) >= 60
+
+
+@pytest.mark.parametrize(
+    ("name", "billions", "active"),
+    [
+        ("opt-13b", 12.85, 12.85),
+        ("llama-2-7b", 6.74, 6.74),
+        ("llama-3-8b", 8.03, 8.03),
+        ("llama-3.1-405b", 405.9, 405.9),
+        ("llama-3.2-1b", 1.24, 1.24),
+        ("mixtral-8x7b", 46.7, 12.9),
+        ("qwen2.5-7b", 7.62, 7.62),
+        ("qwen3-30b-a3b", 30.5, 3.3),
+        ("qwen3-235b-a22b", 235.1, 22.2),
+        ("deepseek-v2-lite", 15.7, 2.7),
+        ("deepseek-v3", 671.0, 37.5),
+        ("gemma-3-27b", 27.0, 27.0),
+        ("gpt-oss-120b", 116.8, 5.7),
+        ("gemma-4-26b-a4b", 25.2, 3.8),
+        ("mimo-v2-flash", 309.0, 15.4),
+        ("llama-4-maverick-17b-128e", 400.7, 17.2),
+    ],
+)
+def test_parameters_are_within_two_percent_of_what_is_published(name, billions, active):
+    found = find_model(name).parameters
+    assert found.count == pytest.approx(billions * 1e9, rel=0.02)
+    assert found.active == pytest.approx(active * 1e9, rel=0.02)
