@@ -743,3 +743,28 @@ def test_parameters_are_absent_where_a_part_is_not_known(changes):
 def test_parameters_of_state_models_are_absent():
     config = {"model_type": "mamba", "hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 1}
     assert read_config(config).parameters is None
+
+
+def test_a_window_that_is_switched_off_does_not_matter_beside_draft_layers():
+    """MiMo-7B: `use_sliding_window` false, whatever `sliding_window` says."""
+    config = llama(36, 4096, 32, 8, "mimo", use_sliding_window=False, sliding_window=32768, max_window_layers=32)
+    spec = read_config(config | {"num_nextn_predict_layers": 1})
+    assert (spec.bytes_per_token(), len(spec.draft_layers)) == (147_456, 1)
+
+
+def test_listed_expert_layers_decide_where_experts_are():
+    """A dense layer of 3 x 64 x 10, and one of 4 experts of 3 x 64 x 10, of which 1 works."""
+    config = llama(2, 64, 2, 2, "brand_new", vocab_size=1, intermediate_size=10, num_experts=4, num_experts_per_tok=1)
+    found = read_config(config | {"mlp_layer_types": ["dense", "sparse"]}).parameters
+    assert found.count - found.active == 3 * 3 * 64 * 10
+
+
+def test_minimax_text_may_list_layer_types():
+    config = llama(2, 512, 4, 2, "minimax", head_dim=128, layer_types=["linear_attention", "full_attention"])
+    assert [type(layer.cache) for layer in read_config(config).layers] == [StateCache, AttentionCache]
+
+
+def test_ling_may_list_layer_types():
+    config = llama(2, 512, 4, 2, "bailing_moe_linear", head_dim=128)
+    spec = read_config(config | {"layer_types": ["full_attention", "linear_attention"]})
+    assert [type(layer.cache) for layer in spec.layers] == [AttentionCache, StateCache]

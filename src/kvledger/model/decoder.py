@@ -125,7 +125,3 @@ class Decoder:
         key_size = self.head_size()
         value_size = self.fields.integer("v_head_dim", high=MAX_HEAD_SIZE, default=key_size) or key_size
         return HeadShape(kv_heads=self.kv_heads(), key_size=key_size, value_size=value_size)
-
-    def refuse(self, message: str, *, field: str) -> ModelError:
-        """Build the refusal of a config that cannot be priced without guessing."""
-        return ModelError(f"{message} (model_type `{self.model_type[:60]}`)", hint=STATE_BY_HAND, field=field)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from kvledger.model.fields import Fields
 
-__all__ = ["find_overlooked", "is_relevant"]
+__all__ = ["find_overlooked"]
 
 _RELEVANT = re.compile(
     r"window|sliding|swa_|chunk|mamba|ssm|linear|lora_rank|latent|(^|_)index|sparse|compress|layer_types?$|layer_kinds?$"
@@ -72,11 +72,6 @@ _ASIDE = re.compile(
 """Fields and sections about something else than the decoder's cache."""
 
 _MAX_DEPTH = 8
-
-
-def is_relevant(name: str) -> bool:
-    """Return whether a field of this name could change the cache."""
-    return name not in _HARMLESS and not _ASIDE.search(name) and _RELEVANT.search(name) is not None
 
 
 def find_overlooked(fields: Fields) -> list[str]:

@@ -136,7 +136,7 @@ class StateTensor:
                 return storage.state or self.dtype
             case TensorRole.OPAQUE:
                 return self.dtype
-            case _ as never:
+            case _ as never:  # pragma: no cover
                 assert_never(never)
 
     def tensor_bytes(self, storage: Storage, speculative_tokens: int = 0) -> int:
