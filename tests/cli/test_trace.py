@@ -111,6 +111,11 @@ def test_session_starts_and_columns_reach_the_reader() -> None:
     assert json.loads(mapped.stdout)["prompt"]["max_tokens"] == 1
 
 
+def test_a_rate_gives_lengths_without_times_their_arrivals() -> None:
+    record = json.loads(run("-", "--json", "--rate", "2", text="prompt_tokens,output_tokens\n" + "1,2\n" * 999).stdout)
+    assert record["rate_per_second"]["mean"] == pytest.approx(2, rel=0.15)
+
+
 def test_help_shows_three_examples_and_the_exit_codes() -> None:
     text = run("--help").stdout
     assert text.count("  kvledger trace ") == 3

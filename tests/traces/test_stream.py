@@ -47,7 +47,7 @@ def test_a_bomb_stops_at_the_ratio_no_trace_has() -> None:
 
 
 def test_a_document_beyond_the_limit_is_refused() -> None:
-    with pytest.raises(SourceError, match="one document of more than 1,000 bytes"):
+    with pytest.raises(SourceError, match="has more than 1,000 bytes"):
         input_of(b"x" * 2_000_000, document_bytes=1000).read_document()
 
 

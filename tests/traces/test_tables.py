@@ -275,6 +275,14 @@ def test_a_chat_of_bailian_is_one_session_through_all_of_its_turns() -> None:
     assert trace.workload.span_seconds == 2
 
 
+@pytest.mark.parametrize("broken", [0, 1, 3])
+def test_a_broken_line_of_json_lines_is_dropped_wherever_it_is(broken: int) -> None:
+    lines = [MOONCAKE.strip()] * 4
+    lines[broken] = lines[broken][:40]
+    trace = read("\n".join(lines))
+    assert (trace.format.name, len(trace), dict(trace.dropped)) == ("mooncake", 3, {"line is not a JSON object": 1})
+
+
 def test_no_arrival_times_mean_a_queue_that_is_never_empty_and_the_trace_says_so() -> None:
     trace = read("num_prefill_tokens,num_decode_tokens\n10,1\n20,2\n")
     assert np.all(trace.workload.arrival_seconds == 0)

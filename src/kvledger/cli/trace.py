@@ -14,7 +14,7 @@ import click
 
 from kvledger.errors import UsageError
 from kvledger.sources.files import load_trace
-from kvledger.traces import Trace
+from kvledger.traces import Trace, with_rate
 from kvledger.traces.formats.own import write_trace
 from kvledger.traces.prefix import content_kind
 from kvledger.traces.statistics import Lengths, TraceStatistics, describe
@@ -52,6 +52,7 @@ Examples:
     metavar="RULE",
     help="For traces without a common clock: zero, every:SECONDS or rate:PER_SECOND",
 )
+@click.option("--rate", type=float, metavar="PER_SECOND", help="Draw Poisson arrivals anew; inf: all at 0")
 @click.option("--format", "output_format", type=click.Choice(["text", "json"]), default="text", help="Default: text")
 @click.option("--json", "as_json", is_flag=True, help="Short for --format json")
 @click.option("--to", "target", metavar="OUT.parquet", help="Write the trace as Parquet, with everything it holds")
@@ -61,6 +62,7 @@ def command(
     columns: str | None,
     seed: int,
     session_starts: str,
+    rate: float | None,
     output_format: str,
     as_json: bool,
     target: str | None,
@@ -70,6 +72,8 @@ def command(
     if target is not None:
         _require_free(Path(target), force=force)
     trace = load_trace(file, columns=columns, seed=seed, session_starts=session_starts)
+    if rate is not None:
+        trace = with_rate(trace, rate, seed=seed)
     record = trace_record(trace, describe(trace.workload))
     if target is not None:
         with _replacing(Path(target), force=force) as out:

@@ -3,6 +3,7 @@
 from kvledger.traces.read import read_folder, read_trace
 from kvledger.traces.record import ErrorBand, Trace, TraceAccuracy, TraceFormat
 from kvledger.traces.registry import ReadOptions
+from kvledger.traces.retime import with_rate
 from kvledger.traces.sessions import SessionStarts
 from kvledger.traces.synthetic import synthesise
 
@@ -16,4 +17,5 @@ __all__ = [
     "read_folder",
     "read_trace",
     "synthesise",
+    "with_rate",
 ]

@@ -216,7 +216,9 @@ class WorkloadBuilder:
         arrivals = _join(columns.arrival)
         if arrivals is None:
             arrivals = np.zeros(self._kept)
-            self.note("no arrival times: all requests arrive at 0 (a queue that is never empty)")
+            self.note(
+                "no arrival times: all requests arrive at 0, a queue that is never empty; choose a rate with --rate"
+            )
             self.accuracy = replace(self.accuracy, arrivals=Accuracy.MODELLED)
         if self.absolute:
             arrivals -= arrivals.min()

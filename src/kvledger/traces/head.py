@@ -16,6 +16,7 @@ from kvledger.traces.stream import HEAD_BYTES, TraceInput
 
 __all__ = ["Head", "Shape", "look", "require_header", "top_level_keys"]
 
+_SAMPLE_LINES = 100
 _DELIMITERS = (",", "\t", ";")
 _JSON_START = re.compile(rb"\s*(\{|\[\s*[\{\]])")
 
@@ -103,25 +104,20 @@ def _parquet(source: TraceInput) -> Head:
 
 def _json(data: bytes, *, complete: bool) -> Head:
     start = data.lstrip()
-    array = start.startswith(b"[")
-    body = start[1:].lstrip() if array else start
-    first_line, newline, rest = start.partition(b"\n")
-    first = {} if array else _object(first_line)
-    if array:
-        shape = Shape.JSON_ARRAY
-    elif first and (rest.lstrip()[:1] in (b"", b"{") or not rest.strip()):
-        shape = Shape.JSON_LINES
-    elif first:
-        shape = Shape.TEXT  # a log with JSON lines between others
-    elif newline or complete:
-        shape = Shape.JSON_DOCUMENT if first_line.strip() in (b"{", b"") or not newline else Shape.JSON_LINES
-    else:
-        shape = Shape.JSON_LINES  # the first line alone is longer than the head
-    if shape is Shape.JSON_DOCUMENT and (document := _object(start)):
-        first = document
-    return Head(
-        shape=shape, keys=frozenset(first) or frozenset(top_level_keys(body)), first=first, lines=_lines(data, complete)
-    )
+    lines = [line for line in start.split(b"\n")[:_SAMPLE_LINES] if line.strip()]
+    shown = _lines(data, complete)
+    if start.startswith(b"["):
+        keys = frozenset(top_level_keys(start[1:].lstrip()))
+        return Head(shape=Shape.JSON_ARRAY, keys=keys, lines=shown)
+    first = next((found for line in lines[:20] if (found := _object(line))), {})
+    if first:
+        braced = sum(line.lstrip().startswith(b"{") for line in lines)
+        shape = Shape.JSON_LINES if 2 * braced >= len(lines) else Shape.TEXT  # else a log with JSON between its lines
+        return Head(shape=shape, keys=frozenset(first), first=first, lines=shown)
+    document = _object(start) if complete else {}
+    is_document = bool(document) or complete or (len(lines) > 1 and lines[0].strip() == b"{")
+    shape = Shape.JSON_DOCUMENT if is_document else Shape.JSON_LINES  # one line alone may be longer than the head
+    return Head(shape=shape, keys=frozenset(document) or frozenset(top_level_keys(start)), first=document, lines=shown)
 
 
 def _object(line: bytes) -> dict[str, object]:

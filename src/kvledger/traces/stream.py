@@ -39,7 +39,8 @@ class Limits:
     ratio: int = 1200
     ratio_from_bytes: int = 1 << 28
     line_bytes: int = 1 << 26
-    document_bytes: int = 1 << 30
+    document_bytes: int = 1 << 28
+    file_bytes: int = 1 << 31
 
 
 class _Counter(io.RawIOBase):
@@ -161,24 +162,27 @@ class TraceInput(io.RawIOBase):
         if not self.codecs and self._raw.seekable():
             self._raw.seek(0)
             return self._raw
-        self._buffer = self.read_document()  # kept, so that the next call finds it again
+        self._buffer = self._read_all(self.limits.file_bytes)  # kept, so that the next call finds it again
         return io.BytesIO(self._buffer)
 
     def read_document(self) -> bytes:
-        """Read everything that is left, up to 1 GiB.
+        """Read everything that is left, for a format that cannot be read as a stream.
 
         Raises:
-            SourceError: There is more.
+            SourceError: It is more than 256 MiB.
         """
+        return self._read_all(self.limits.document_bytes)
+
+    def _read_all(self, limit_bytes: int) -> bytes:
         parts = [self._buffer]
         total, self._buffer = len(self._buffer), b""
         while data := self._pull(_CHUNK_BYTES):
             parts.append(data)
             total += len(data)
-            if total > self.limits.document_bytes:
+            if total > limit_bytes:
                 raise SourceError(
-                    f"{self.name} is one document of more than {self.limits.document_bytes:,} bytes",
-                    hint="write one JSON object a line, which is read as a stream",
+                    f"{self.name} cannot be read as a stream and has more than {limit_bytes:,} bytes",
+                    hint="write one JSON object a line, or give the plain file by its name",
                 )
         return b"".join(parts)
 
