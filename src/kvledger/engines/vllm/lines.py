@@ -6,12 +6,22 @@ Formats from the releases named in :mod:`kvledger.engines.vllm.rules`; only the 
 from __future__ import annotations
 
 from kvledger.engines.plan import PrintedLine
+from kvledger.engines.vllm.layers import Alignment
 from kvledger.engines.vllm.rules import LogStyle, Rules
 from kvledger.engines.vllm.sizing import Shortage, Sizing
 from kvledger.ledger import Accuracy
 from kvledger.units import GIB
 
-__all__ = ["error_text", "format_gib", "group_lines", "memory_line", "size_lines"]
+__all__ = [
+    "alignment_lines",
+    "error_text",
+    "fit_line",
+    "format_gib",
+    "group_lines",
+    "memory_line",
+    "override_line",
+    "size_lines",
+]
 
 _DOCS = " See https://docs.vllm.ai/en/latest/configuration/conserving_memory/ for more details."
 
@@ -27,6 +37,52 @@ def memory_line(kv_bytes: int, rules: Rules) -> PrintedLine:
         text=f"Available KV cache memory: {format_gib(kv_bytes, rules)} GiB",
         meaning="bytes one rank may spend on KV blocks, rounded to 0.01 GiB; the whole engine gets the smallest rank's",
         accuracy=Accuracy.MEASURED,
+    )
+
+
+def alignment_lines(alignment: Alignment) -> tuple[PrintedLine, ...]:
+    """Return the lines about a block that was widened to hold a state (0.10 and later)."""
+    lines = []
+    if alignment.changed:
+        lines.append(
+            PrintedLine(
+                text=f"Setting attention block size to {alignment.block_tokens} tokens to ensure that attention page "
+                "size is >= mamba page size.",
+                meaning=f"a state takes {alignment.state_bytes} bytes a layer and must fit into one page, so a block "
+                f"holds {alignment.block_tokens} tokens: that is the grain of every request and of prefix reuse",
+                accuracy=Accuracy.DERIVED,
+            )
+        )
+    if alignment.page_bytes > alignment.state_bytes:
+        lines.append(
+            PrintedLine(
+                text=f"Padding mamba page size by {100 * alignment.padding_ratio:.2f}% to ensure that mamba page size "
+                "and attention page size are exactly equal.",
+                meaning=f"{alignment.page_bytes - alignment.state_bytes} bytes of each layer's state page stay empty",
+                accuracy=Accuracy.DERIVED,
+            )
+        )
+    return tuple(lines)
+
+
+def fit_line(sizing: Sizing, rules: Rules, *, asked: int, checked_bytes: int, device: str) -> PrintedLine:
+    """Return the line about a fitted length (``--max-model-len auto``, 0.14 and later)."""
+    memory = f"{format_gib(checked_bytes, rules)} GiB"
+    name = "GPU" if device == "cuda" else device.upper()
+    fits = sizing.max_model_len >= asked
+    if rules.auto_fit_names_memory:
+        where = f"available KV cache memory ({memory} {name})"
+    else:
+        where = "available GPU memory" + ("" if fits else f" ({memory} available for KV cache)")
+    text = (
+        f"full model context length {asked} fits in {where}"
+        if fits
+        else f"reduced from {asked} to {sizing.max_model_len} to fit in {where}"
+    )
+    return PrintedLine(
+        text=f"Auto-fit max_model_len: {text}",
+        meaning="the longest length at which one request fits into the memory of the rank that has least",
+        accuracy=Accuracy.DERIVED,
     )
 
 
@@ -67,6 +123,15 @@ def group_lines(sizing: Sizing, rules: Rules) -> tuple[PrintedLine, ...]:
             )
         )
     return tuple(lines)
+
+
+def override_line(profiled: int, forced: int) -> PrintedLine:
+    """Return the line about forced blocks."""
+    return PrintedLine(
+        text=f"Overriding num_gpu_blocks={profiled} with num_gpu_blocks_override={forced}",
+        meaning=f"the memory is worth {profiled} blocks, but {forced} are allocated",
+        accuracy=Accuracy.DERIVED,
+    )
 
 
 def size_lines(sizing: Sizing, rules: Rules, *, device: str, shards: tuple[int, int]) -> tuple[PrintedLine, ...]:

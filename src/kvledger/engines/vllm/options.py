@@ -24,6 +24,8 @@ class Options:
     kernel_block_tokens: int | None = None
     """Smallest block of the attention kernel: 16 for FlashAttention, FlashInfer and Triton, 32 on the CPU."""
     num_gpu_blocks_override: int | None = None
+    auto_max_model_len: bool = False
+    """``--max-model-len auto``: take the longest length that fits, up to the model's (0.14)."""
     disable_hybrid_kv_cache_manager: bool | None = None
     kv_events: bool = False
     kv_connector: bool = False
@@ -43,6 +45,8 @@ class Options:
     """Chunk of the Mamba-2 kernel, which mode ``all`` aligns blocks to."""
     mamba_cache_dtype: str | None = None
     mamba_ssm_cache_dtype: str | None = None
+    state_alignment_tokens: int | None = None
+    """Tokens the block beside states is a multiple of, too (64 with the FlashInfer prefill kernel, 0.33)."""
     prefill_checkpoint_blocks: int | None = None
     """Blocks a state adds in align mode for exporting a prefill's last state."""
     speculative_method: str = "mtp"
@@ -89,6 +93,7 @@ _READERS: Mapping[str, Callable[[str], object]] = {
     "usage": _choice("server", "llm"),
     "kernel_block_tokens": _integer,
     "num_gpu_blocks_override": _integer,
+    "auto_max_model_len": _boolean,
     "disable_hybrid_kv_cache_manager": _boolean,
     "kv_events": _boolean,
     "kv_connector": _boolean,
@@ -101,6 +106,7 @@ _READERS: Mapping[str, Callable[[str], object]] = {
     "mamba_chunk_tokens": _integer,
     "mamba_cache_dtype": str,
     "mamba_ssm_cache_dtype": str,
+    "state_alignment_tokens": _integer,
     "prefill_checkpoint_blocks": _integer,
     "speculative_method": _choice("mtp", "eagle", "eagle3", "draft_model", "ngram"),
     "draft_layers": _integer,

@@ -97,8 +97,8 @@ class Rules:
     """Prefix caching is on by default for models with states (0.28 and later)."""
     counts_batches_in_flight: bool = False
     """Tokens in flight are counted once for every batch that may run concurrently (0.26 and later)."""
-    window_block_rule: bool = False
-    """Windowed layers choose the largest block their kernel supports within the page (0.25 and later)."""
+    windows_take_smallest_block: bool = False
+    """Windowed layers begin with the kernel's smallest block, whatever ``--block-size`` says (0.25 to 0.30)."""
     shards_over_pcp: bool = False
     """Prefill context parallelism divides the tokens of full attention (0.12 to 0.25)."""
     divides_by_whole_model: bool = False
@@ -134,6 +134,8 @@ class Rules:
     """Every KV connector switches the hybrid manager off (up to 0.21); later only those without support."""
     latent_alignment_tokens: int = 64
     """Alignment of the block when a latent cache stands beside states: 64, from 0.27 at least 128."""
+    aligns_to_block: bool = False
+    """Beside states, the block is a multiple of ``--block-size`` as well as of the kernel's block (0.20 and later)."""
     async_scheduling: bool = False
     large_gpu_defaults: bool = False
     """GPUs of 160 GiB and more get 16,384 batched tokens (0.28 and later)."""
@@ -192,6 +194,7 @@ _CHANGES: tuple[tuple[Version, Mapping[str, object]], ...] = tuple(
             {
                 "tokens_from_concurrency": True,
                 "override_replaces_memory": True,
+                "aligns_to_block": True,
                 "events_disable_hybrid": False,
                 "utilisation_ratio": 0.92,
                 "subtracts_cuda_graphs": True,
@@ -202,7 +205,7 @@ _CHANGES: tuple[tuple[Version, Mapping[str, object]], ...] = tuple(
             {"length_error_spelling": "model's", "connectors_disable_hybrid": False, "all_mode_speculative": True},
         ),
         (Version(0, 24), {"pads_attention_pages": True}),
-        (Version(0, 25), {"window_block_rule": True}),
+        (Version(0, 25), {"windows_take_smallest_block": True}),
         (
             Version(0, 26),
             {
@@ -227,7 +230,7 @@ _CHANGES: tuple[tuple[Version, Mapping[str, object]], ...] = tuple(
         ),
         (Version(0, 29), {"check_keeps_null_block": True, "checkpoint_blocks": True}),
         (Version(0, 30), {"log_style": LogStyle.ONE_LINE_DEVICE}),
-        (Version(0, 31), {"v2_runner": True}),
+        (Version(0, 31), {"v2_runner": True, "windows_take_smallest_block": False}),
         (Version(0, 32), {"all_mode": False, "mamba2_checkpoint_blocks": 1, "auto_fit_names_memory": True}),
     )
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 __all__ = ["LayerSpec", "SpecKind", "is_one_group", "is_uniform_type", "merge_specs"]
@@ -34,7 +34,7 @@ class LayerSpec:
     payload_bytes: int
     page_bytes: int
     shape: tuple[int | str, ...] = ()
-    distinct_bytes: int = 0
+    distinct_bytes: int = field(default=0, compare=False)
     """Of the payloads of this page on all tensor-parallel ranks, the bytes that are no copies."""
     window_tokens: int | None = None
     chunk_tokens: int | None = None
