@@ -99,3 +99,7 @@ def test_any_text_gives_layers_or_a_usage_error(text):
     except UsageError:
         return
     assert layers
+
+
+def test_layers_are_numbered_in_a_row_across_groups():
+    assert [layer.index for layer in parse_layers("4x(kv=1,head=64)+2x(none)+(state=8)")] == [0, 1, 2, 3, 4, 5, 6]

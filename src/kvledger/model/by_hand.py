@@ -97,7 +97,8 @@ def parse_layers(text: str) -> tuple[Layer, ...]:
         cache = _parse_cache(match["words"], part)
         role = Role.CROSS if isinstance(cache, CrossAttentionCache) else Role.MAIN
         origin = f"stated by hand: {part.strip()[:80]}"
-        layers.extend(Layer(index=len(layers) + i, cache=cache, role=role, origin=origin) for i in range(count))
+        start = len(layers)  # the list grows while it is extended
+        layers.extend(Layer(index=start + i, cache=cache, role=role, origin=origin) for i in range(count))
     return tuple(layers)
 
 
