@@ -87,10 +87,15 @@ def read_server_settings(deployment: Deployment) -> Settings:
 def find_page_tokens(deployment: Deployment, settings: Settings, *, sparse: bool) -> tuple[int, str | None]:
     """Return the tokens of a page, and a note when the backend replaces what was asked for.
 
-    The default is 1; sparse attention (DSA) has 64.
+    The default is 1; sparse attention (DSA) has 64, on AMD devices 1.
     """
     asked = deployment.block_tokens
     backend = settings.attention_backend or ("dsa" if sparse else None)
+    if backend in ("dsa", "nsa") and deployment.device == "rocm":
+        return 1, f"sparse attention on AMD devices needs pages of 1 token, not {asked}" if asked not in (
+            None,
+            1,
+        ) else None
     if backend not in _FORCED_PAGES:
         return asked or 1, None
     allowed = _FORCED_PAGES[backend]
