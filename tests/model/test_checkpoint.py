@@ -133,3 +133,8 @@ def test_the_longest_sequence_follows_the_position_fields(changes, tokens, sourc
 def test_a_config_without_positions_has_no_longest_sequence():
     config = {"model_type": "internlm", "num_hidden_layers": 1, "hidden_size": 64, "num_attention_heads": 2}
     assert read_config(config).max_model_len is None
+
+
+def test_the_positions_of_gemma_3_are_scaled_already():
+    config = llama(6, 64, 2, 2, "gemma3_text", rope_scaling={"rope_type": "linear", "factor": 8.0}, sliding_window=8)
+    assert read_config(config).max_model_len.tokens == 131_072

@@ -23,7 +23,7 @@ _LENGTHS = (
     "max_target_positions",
 )
 _UNSCALED = ("longrope", "su", "llama3", "default", "mrope", "proportional", "deepseek_yarn", "yarn")
-"""Rope types whose factor is already in the position field (vLLM 0.32 ``_get_and_verify_max_len``)."""
+"""Rope types whose factor is already in the position field (vLLM 0.32 ``config/model.py``), as in all of Gemma 3."""
 
 
 def served_dtype(fields: Fields, outer: Fields) -> Dtype:
@@ -96,7 +96,7 @@ def max_model_len(fields: Fields) -> Length | None:
     if kind == "yarn" and factor and original and original <= tokens:
         text = f"rope_scaling.original_max_position_embeddings {original}, times factor {factor} (yarn)"
         return Length(tokens=int(original * factor), source=text)
-    if factor and kind not in _UNSCALED:
+    if factor and kind not in _UNSCALED and not fields.defaults_of.startswith("gemma3"):
         return Length(tokens=int(tokens * factor), source=f"{source} = {tokens}, times rope_scaling.factor {factor}")
     return Length(tokens=tokens, source=source)
 
