@@ -140,6 +140,11 @@ def test_a_bad_row_is_dropped_with_its_reason_and_the_rest_is_read(row: str, rea
     assert (len(trace), trace.rows_read, dict(trace.dropped)) == (3, 4, {reason: 1})
 
 
+def test_a_header_may_be_quoted_and_stand_below_blank_lines() -> None:
+    trace = read('\n\n"arrival_seconds","prompt_tokens","the ""output"", all","output_tokens"\n0,1,"a,b",2\n')
+    assert (len(trace), trace.rows_read) == (1, 1)
+
+
 def test_lengths_written_as_floats_are_whole_tokens() -> None:
     assert read("num_prefill_tokens,num_decode_tokens\n7564.0,192.0\n").workload.prompt_tokens.tolist() == [7564]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -96,21 +95,17 @@ def _require_free(path: Path, *, force: bool) -> None:
 @contextmanager
 def _replacing(path: Path, *, force: bool) -> Iterator[BinaryIO]:
     """Write a file next to its place and move it there when it is complete; nothing is left behind otherwise."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
-    except OSError as error:
-        raise UsageError(f"`{path.name}` cannot be written: {error.strerror}", hint="choose another folder") from error
-    try:
-        with os.fdopen(handle, "wb") as out:
+        with temporary.open("xb") as out:
             yield out
         _require_free(path, force=force)
-        Path(temporary).chmod(0o644)
-        Path(temporary).replace(path)
+        temporary.replace(path)
     except OSError as error:
-        raise UsageError(f"`{path.name}` cannot be written: {error.strerror}") from error
+        raise UsageError(f"`{path.name}` cannot be written: {error.strerror}", hint="choose another place") from error
     finally:
-        with suppress(FileNotFoundError):
-            Path(temporary).unlink()
+        with suppress(OSError):
+            temporary.unlink()
 
 
 def _lengths(lengths: Lengths | None) -> dict[str, Any] | None:

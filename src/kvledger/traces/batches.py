@@ -89,7 +89,10 @@ def _csv(source: TraceInput, head: Head, names: Sequence[str], drop: Drop) -> It
         reader = pa_csv.open_csv(
             pa.PythonFile(_Utf8(source), mode="r"),
             read_options=pa_csv.ReadOptions(
-                block_size=_CSV_BLOCK_BYTES, use_threads=False, column_names=list(head.columns), skip_rows=1
+                block_size=_CSV_BLOCK_BYTES,
+                use_threads=False,
+                column_names=list(head.columns),
+                skip_rows=head.blank_lines + 1,
             ),
             parse_options=pa_csv.ParseOptions(
                 delimiter=head.delimiter, invalid_row_handler=skip, newlines_in_values=head.quoted

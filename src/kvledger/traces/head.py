@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -45,6 +46,7 @@ class Head:
     columns: tuple[str, ...] = ()
     delimiter: str = ","
     quoted: bool = False
+    blank_lines: int = 0
     keys: frozenset[str] = frozenset()
     first: Mapping[str, object] = field(default_factory=dict)
     lines: tuple[str, ...] = ()
@@ -163,13 +165,16 @@ def _lines(data: bytes, complete: bool) -> tuple[str, ...]:
 
 def _text(data: bytes, *, complete: bool) -> Head:
     lines = _lines(data, complete)
-    header = next((line for line in lines if line.strip()), "")
+    blank = next((number for number, line in enumerate(lines) if line.strip()), 0)
+    header = lines[blank] if lines else ""
     delimiter = max(_DELIMITERS, key=header.count)
-    names = tuple(name.strip().strip('"') for name in header.split(delimiter))
+    names = tuple(name.strip() for name in next(csv.reader([header[:20_000]], delimiter=delimiter), []))
     is_table = len(names) > 1 and all(names) and len(header) < 10_000 and not any(c in header for c in "{}[]=")
     if not is_table:
         return Head(shape=Shape.TEXT, lines=lines)
-    return Head(shape=Shape.CSV, columns=names, delimiter=delimiter, quoted=b'"' in data, lines=lines)
+    return Head(
+        shape=Shape.CSV, columns=names, delimiter=delimiter, quoted=b'"' in data, lines=lines, blank_lines=blank
+    )
 
 
 def require_header(head: Head, *, source: str) -> None:

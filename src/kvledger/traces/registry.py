@@ -64,7 +64,7 @@ def detect(head: Head, readers: Iterable[Reader], *, source: str) -> Reader:
     if head.names:
         require_header(head, source=source)
         guess_mapping(head.names, source=source)  # raises, with the columns found and expected
-    first = head.lines[0][:80] if head.lines else ""
+    first = head.lines[0][:40] if head.lines else ""
     raise TraceError(
         f"{source} ({head.shape.value}) is no trace and no request log that is known; it begins with {first!r}",
         hint="the formats are listed in docs/traces.md; a CSV with "

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from kvledger.traces.builder import Batch, Identity, WorkloadBuilder
+from kvledger.traces.batch import Batch, Identity
+from kvledger.traces.builder import WorkloadBuilder
 
 __all__ = ["RowBuffer"]
 

@@ -12,8 +12,9 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from kvledger.errors import TraceError
+from kvledger.traces.batch import Batch, Identity, IdentityKind
 from kvledger.traces.batches import Columns, iter_columns
-from kvledger.traces.builder import Batch, Identity, IdentityKind, WorkloadBuilder
+from kvledger.traces.builder import WorkloadBuilder
 from kvledger.traces.columns import ColumnMapping
 from kvledger.traces.head import Head
 from kvledger.traces.record import Trace, TraceFormat

@@ -9,8 +9,9 @@ import numpy as np
 
 from kvledger.errors import TraceError
 from kvledger.ledger import Accuracy
+from kvledger.traces.batch import Batch
 from kvledger.traces.batches import arrow, iter_objects
-from kvledger.traces.builder import Batch, WorkloadBuilder
+from kvledger.traces.builder import WorkloadBuilder
 from kvledger.traces.head import Head, Shape
 from kvledger.traces.record import Trace, TraceAccuracy, TraceFormat
 from kvledger.traces.registry import Given, Reader, ReadOptions

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from datetime import datetime
 
 from kvledger.ledger import Accuracy
-from kvledger.traces.builder import IdentityKind, WorkloadBuilder
+from kvledger.traces.batch import IdentityKind
+from kvledger.traces.builder import WorkloadBuilder
 from kvledger.traces.head import Head, Shape
 from kvledger.traces.record import ErrorBand, Trace, TraceAccuracy, TraceFormat
 from kvledger.traces.registry import Given, Reader

@@ -6,8 +6,9 @@ from typing import Any
 
 import msgspec
 
+from kvledger.traces.batch import IdentityKind
 from kvledger.traces.batches import iter_objects
-from kvledger.traces.builder import IdentityKind, WorkloadBuilder
+from kvledger.traces.builder import WorkloadBuilder
 from kvledger.traces.columns import ColumnMapping
 from kvledger.traces.head import Head, Shape
 from kvledger.traces.record import Trace, TraceFormat

@@ -10,7 +10,8 @@ import msgspec
 
 from kvledger.errors import SourceError
 from kvledger.replay.workload import HashKind
-from kvledger.traces.builder import IdentityKind, WorkloadBuilder
+from kvledger.traces.batch import IdentityKind
+from kvledger.traces.builder import WorkloadBuilder
 from kvledger.traces.head import Head, Shape, look
 from kvledger.traces.record import Trace, TraceFormat
 from kvledger.traces.registry import Given, Reader, ReadOptions

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from kvledger.errors import SourceError, TraceError
 from kvledger.ledger import Accuracy
-from kvledger.traces.builder import Batch, WorkloadBuilder
+from kvledger.traces.batch import Batch
+from kvledger.traces.builder import WorkloadBuilder
 from kvledger.traces.head import Head, Shape
 from kvledger.traces.record import Trace, TraceAccuracy, TraceFormat
 from kvledger.traces.registry import Given, Reader, ReadOptions
@@ -31,7 +32,7 @@ _MEMBER = re.compile(r"(?:^|/)chunk-(\d{1,6})-(trace\.csv|dataset\.json)$")
 _PAIR = re.compile(r"(\d{1,9}): (\d(?:\.\d+)?(?:e-\d{1,3})?)(?=[,}])")
 _MAX_MEMBER_BYTES = 64 << 20
 _MAX_MEMBERS = 10_000
-_MAX_REQUESTS = 50_000_000
+_MAX_REQUESTS = 20_000_000
 _EXTRA = ("image_tokens", "audio_tokens", "video_tokens")
 
 
@@ -175,10 +176,10 @@ def _add_client(
 ) -> None:
     starts = np.array(sorted(laws))
     for start, rate, cv in windows:
+        if builder.rows_read + rate * WINDOW_SECONDS > _MAX_REQUESTS:
+            raise TraceError(f"{builder.source} describes more than {_MAX_REQUESTS:,} requests")
         arrivals = start + _window_arrivals(rate, min(cv, 20.0), rng)
         count = len(arrivals)
-        if builder.rows_read + count > _MAX_REQUESTS:
-            raise TraceError(f"{builder.source} describes more than {_MAX_REQUESTS:,} requests")
         prompts, extras, output = laws[starts[max(0, int(np.searchsorted(starts, start, side="right")) - 1)]]
         prompt = sum((law.draw(rng.random(count)) for law in (*prompts, *extras)), np.zeros(count, dtype=np.int64))
         builder.add(

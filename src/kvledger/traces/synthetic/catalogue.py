@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from kvledger.errors import UsageError
-from kvledger.traces.columns import suggest
-from kvledger.traces.synthetic.arrivals import ArrivalLaw
 from kvledger.traces.synthetic.lengths import (
     IntegerLaw,
     calibrated,
@@ -18,11 +15,7 @@ from kvledger.traces.synthetic.lengths import (
     uniform_law,
 )
 
-__all__ = ["CATALOGUE", "PREFIX", "Recipe", "Shape", "parse_recipe"]
-
-PREFIX = "synthetic:"
-MAX_REQUESTS = 100_000_000
-_MAX_TOTAL = 1 << 22
+__all__ = ["CATALOGUE", "COMMON", "Kind", "Parameters", "Shape"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,43 +50,6 @@ COMMON: Parameters = {
     "shared_prefix": 0,
     "max_tokens": 0,
 }
-_WHOLE = {
-    "requests", "seed", "shared_prefix", "max_tokens", "max_total", "turns", "prompt", "output",
-    "prompt_min", "prompt_max", "output_min", "output_max",
-}  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recipe:
-    """Everything that determines a synthetic workload."""
-
-    kind: Kind
-    requests: int
-    seed: int
-    arrivals: ArrivalLaw
-    shape: Shape
-    shared_prefix_tokens: int = 0
-    max_tokens: int = 0
-    turns: int = 1
-    think_seconds: float = 0.0
-
-    @property
-    def sentences(self) -> tuple[str, ...]:
-        """What the trace's notes say about it."""
-        law, shape = self.arrivals, self.shape
-        when = "all arrivals at 0 (a queue that is never empty)"
-        if not math.isinf(law.rate):
-            when = f"arrivals: {law.rate:g} a second, gaps with a coefficient of variation of {law.cv:g}"
-            if law.off_seconds:
-                when += f", {law.on_seconds:g} s on and {law.off_seconds:g} s off"
-        sentences = [f"synthetic: {self.kind.shaped_to}", f"{when}; seed {self.seed}"]
-        if self.turns > 1:
-            sentences.append(f"{self.turns} turns a conversation, {self.think_seconds:g} s apart on average")
-        if self.shared_prefix_tokens:
-            sentences.append(f"a shared prefix of {self.shared_prefix_tokens:,} tokens comes on top of every prompt")
-        if shape.total_tokens:
-            sentences.append(f"prompt + output at most {shape.total_tokens:,} tokens; the means hold after this cut")
-        return tuple(sentences)
 
 
 def _of_means(prompt_mean: float, output_mean: float, values: Parameters, *, smallest: int = 1) -> Shape:
@@ -192,82 +148,3 @@ CATALOGUE: Mapping[str, Kind] = {
         ),
     )
 }
-
-
-def parse_recipe(spec: str, *, seed: int) -> Recipe:
-    """Read ``synthetic:NAME[,key=value...]``.
-
-    Args:
-        spec: The description.
-        seed: Used unless the description has its own.
-
-    Raises:
-        UsageError: The name, a parameter or a value is unknown or out of range.
-    """
-    name, *parts = spec.removeprefix(PREFIX).split(",")
-    kind = CATALOGUE.get(name.strip())
-    if kind is None:
-        raise UsageError(
-            f"there is no synthetic workload `{name[:40]}`", hint=suggest(name, CATALOGUE, what="the names are")
-        )
-    values = {**COMMON, **kind.defaults}
-    for part in parts:
-        key, _, text = (piece.strip() for piece in part.partition("="))
-        if key not in values:
-            raise UsageError(
-                f"`{kind.name}` has no parameter `{key[:40]}`", hint=suggest(key, values, what="the parameters are")
-            )
-        values[key] = _number(key, text)
-    _check_ranges(values)
-    return Recipe(
-        kind=kind,
-        requests=int(values["requests"]),
-        seed=int(values["seed"]) if values["seed"] >= 0 else seed,
-        arrivals=ArrivalLaw(rate=values["rate"], cv=values["cv"], on_seconds=values["on"], off_seconds=values["off"]),
-        shape=kind.shape(values),
-        shared_prefix_tokens=int(values["shared_prefix"]),
-        max_tokens=int(values["max_tokens"]),
-        turns=int(values.get("turns", 1)),
-        think_seconds=values.get("think", 0.0),
-    )
-
-
-def _number(key: str, text: str) -> float:
-    if key == "rate" and text in ("inf", "saturated"):
-        return math.inf
-    try:
-        value = float(text.replace("_", ""))
-    except ValueError:
-        value = math.nan
-    if not math.isfinite(value) or (key in _WHOLE and value != int(value)):
-        kind = "whole number" if key in _WHOLE else "number"
-        raise UsageError(f"`{key}={text[:40]}` is not a {kind}", hint=f"write `{key}=N`")
-    return value
-
-
-_RANGES: Mapping[str, tuple[float, float]] = {
-    "requests": (1, MAX_REQUESTS),
-    "seed": (-1, 2**63),
-    "rate": (1e-9, math.inf),
-    "cv": (0, 20),
-    "on": (0, 1e9),
-    "off": (0, 1e9),
-    "shared_prefix": (0, _MAX_TOTAL),
-    "max_tokens": (0, _MAX_TOTAL),
-    "max_total": (2, _MAX_TOTAL),
-    "turns": (1, 100),
-    "think": (0, 1e9),
-    "sigma": (0.01, 5),
-    "shape": (0.05, 1000),
-}
-
-
-def _check_ranges(values: Parameters) -> None:
-    for key, value in values.items():
-        low, high = _RANGES.get(key, (1, _MAX_TOTAL))
-        if not low <= value <= high:
-            raise UsageError(f"`{key}={value:g}` is outside {low:g} to {high:g}", hint=f"choose `{key}` within it")
-    if bool(values["on"]) != bool(values["off"]):
-        raise UsageError("`on` and `off` belong together: seconds with arrivals and seconds without")
-    if values.get("turns", 1) * 2 >= values.get("max_total", math.inf):
-        raise UsageError(f"{values['turns']:g} turns do not fit {values['max_total']:g} tokens", hint="raise max_total")

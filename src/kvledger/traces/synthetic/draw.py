@@ -16,7 +16,7 @@ from kvledger.errors import UsageError
 from kvledger.ledger import Accuracy
 from kvledger.replay.workload import Content, SharedPrefix, Workload
 from kvledger.traces.record import Trace, TraceAccuracy, TraceFormat
-from kvledger.traces.synthetic.catalogue import PREFIX, Recipe, parse_recipe
+from kvledger.traces.synthetic.recipe import PREFIX, Recipe, parse_recipe
 from kvledger.traces.synthetic.turns import chain_identity, in_order
 
 __all__ = ["draw", "synthesise"]

@@ -85,7 +85,7 @@ def lognormal(sigma: float) -> LogLaw:
 
 def gamma(shape: float) -> LogLaw:
     """Return the gamma law of that shape: ln(x) has a density proportional to exp(shape t - e^t)."""
-    grid = np.linspace(math.log(shape) - 40 / shape, math.log(shape + 12 * math.sqrt(shape) + 40), 4 * _GRID)
+    grid = np.linspace(math.log(shape) - 40 / shape, math.log(shape + 12 * math.sqrt(shape) + 40), _GRID)
     return _tabulated(grid, shape * grid - np.exp(grid))
 
 
