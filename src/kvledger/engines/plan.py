@@ -158,7 +158,8 @@ class Claim:
     """What one request takes from one pool.
 
     Units for a request of ``n`` tokens: ``ceil(charged / unit_tokens) + extra_units + fixed_units``, where ``charged``
-    is ``reserve_tokens`` when set, else ``min(n, reach_tokens)``. Of those, ``min(n, window_tokens)`` are needed.
+    is ``reserve_tokens`` when set, else ``min(n + offset_tokens, reach_tokens)``. Of those, ``min(n, window_tokens)``
+    are needed.
     """
 
     name: str
@@ -173,6 +174,8 @@ class Claim:
     """Tokens that are charged at most (window plus tokens in flight); ``None``: all."""
     reserve_tokens: int | None = None
     """Tokens that are charged whatever the length (a fixed strip, an encoder's output)."""
+    offset_tokens: int = 0
+    """Tokens charged on top of the length; -1 where the last token is never stored."""
     extra_units: int = 0
     """Units on top of the tokens, for a window that starts inside a unit."""
     state_units: int = 0
@@ -193,7 +196,8 @@ class Claim:
             return 0
         if self.reserve_tokens is not None:
             return self.reserve_tokens
-        return length_tokens if self.reach_tokens is None else min(length_tokens, self.reach_tokens)
+        charged = max(0, length_tokens + self.offset_tokens)
+        return charged if self.reach_tokens is None else min(charged, self.reach_tokens)
 
     def count_needed_tokens(self, length_tokens: int) -> int:
         """Return the tokens whose keys and values can still be read."""
