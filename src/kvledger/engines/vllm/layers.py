@@ -96,12 +96,17 @@ def _storage(model: ModelSpec, settings: Settings) -> Storage:
     sparse = any(isinstance(layer.cache, LatentCache) and layer.cache.indexer for layer in model.layers)
     if sparse and storage.kv.name == "fp8":
         storage = replace(storage, kv=find_kv_format("fp8_ds_mla"))
-    return replace(
-        storage,
-        tp=deployment.tp,
-        conv=find_dtype(options.mamba_cache_dtype) if options.mamba_cache_dtype else storage.conv,
-        state=find_dtype(options.mamba_ssm_cache_dtype) if options.mamba_ssm_cache_dtype else storage.state,
-    )
+    conv = find_dtype(options.mamba_cache_dtype) if options.mamba_cache_dtype else storage.conv
+    state = find_dtype(options.mamba_ssm_cache_dtype) if options.mamba_ssm_cache_dtype else storage.state
+    if state is None and not settings.rules.reads_state_dtype and _may_narrow_states(model):
+        state = conv or model.dtype
+    return replace(storage, tp=deployment.tp, conv=conv, state=state)
+
+
+def _may_narrow_states(model: ModelSpec) -> bool:
+    """Tell whether all states are of kinds that vLLM keeps in the model's dtype unless told otherwise."""
+    kinds = {layer.cache.kind for layer in model.layers if isinstance(layer.cache, StateCache)}
+    return kinds <= {StateKind.MAMBA1, StateKind.MAMBA2, StateKind.GDN}
 
 
 def _all_layers(model: ModelSpec, settings: Settings) -> list[Layer]:

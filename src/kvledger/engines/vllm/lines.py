@@ -143,9 +143,15 @@ def size_lines(sizing: Sizing, rules: Rules, *, device: str, shards: tuple[int, 
         device: ``cuda``, ``cpu``, ``xpu`` ...
         shards: Decode and prefill context-parallel ranks.
     """
+    if rules.log_style is LogStyle.BLOCKS:
+        return _block_lines(sizing)
     lines = []
     dcp, pcp = shards
-    if dcp * pcp > 1 and not rules.tokens_from_concurrency and (len(sizing.groups.groups) == 1 or _multiplies(rules)):
+    if (
+        dcp * pcp > 1
+        and not rules.tokens_from_concurrency
+        and (len(sizing.groups.groups) == 1 or rules.multiplies_hybrid_by_dcp)
+    ):
         lines.append(_multiplied_line(dcp, pcp, rules))
     tokens = f"{sizing.printed_tokens:,}"
     length = f"{sizing.max_model_len:,}"
@@ -172,8 +178,20 @@ def size_lines(sizing: Sizing, rules: Rules, *, device: str, shards: tuple[int, 
     return tuple(lines)
 
 
-def _multiplies(rules: Rules) -> bool:
-    return rules.multiplies_hybrid_by_dcp
+def _block_lines(sizing: Sizing) -> tuple[PrintedLine, ...]:
+    """Return the lines of the first V1 releases (0.7)."""
+    return (
+        PrintedLine(
+            text=f"# GPU blocks: {sizing.blocks}",
+            meaning="blocks of the pool, the null block included",
+            accuracy=Accuracy.DERIVED,
+        ),
+        PrintedLine(
+            text=f"Maximum concurrency for {sizing.max_model_len} tokens per request: {sizing.concurrency:.2f}x",
+            meaning="tokens of all blocks over the longest request; shorter requests run in larger numbers",
+            accuracy=Accuracy.DERIVED,
+        ),
+    )
 
 
 def _multiplied_line(dcp: int, pcp: int, rules: Rules) -> PrintedLine:

@@ -89,6 +89,8 @@ class Rules:
     """With prefix caching Mamba-1 and Mamba-2 default to mode all (0.15 to 0.27), later to align."""
     all_mode_speculative: bool = False
     """Mode all adds the speculative blocks (0.22 and later)."""
+    reads_state_dtype: bool = False
+    """The state's dtype is read from the config (0.13 and later); before, it is that of the convolution."""
     checkpoint_blocks: bool = False
     """Align mode counts blocks for exporting a prefill's last state where a layer can (0.29 and later)."""
     mamba2_checkpoint_blocks: int = 0
@@ -173,7 +175,7 @@ _CHANGES: tuple[tuple[Version, Mapping[str, object]], ...] = tuple(
             },
         ),
         (Version(0, 12), {"wide_group_ratio": Fraction(5, 4), "shards_over_pcp": True, "unifies_pages": True}),
-        (Version(0, 13), {"error_names_docs": True}),
+        (Version(0, 13), {"error_names_docs": True, "reads_state_dtype": True}),
         (
             Version(0, 14),
             {

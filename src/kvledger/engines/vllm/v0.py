@@ -87,9 +87,16 @@ def _rank(stage: int, unit_bytes: int, memory: KvMemory, settings: Settings) -> 
     )
 
 
-def _lines(blocks: int, cpu_blocks: int, settings: Settings) -> tuple[PrintedLine, ...]:
+def _device_label(settings: Settings) -> str:
+    """Return what the line calls the device: ``GPU``, in 0.7 ``CUDA``, in 0.8 to 0.10 ``cuda``."""
     device = settings.deployment.device
-    name = "GPU" if settings.version < (0, 6, 4) else device
+    if settings.version < (0, 7):
+        return "GPU"
+    return device.upper() if settings.version < (0, 8) else device
+
+
+def _lines(blocks: int, cpu_blocks: int, settings: Settings) -> tuple[PrintedLine, ...]:
+    name = _device_label(settings)
     lines = [
         PrintedLine(
             text=f"# {name} blocks: {blocks}, # CPU blocks: {cpu_blocks}",
