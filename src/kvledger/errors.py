@@ -14,6 +14,9 @@ Error:
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
+
 __all__ = [
     "CapacityError",
     "Error",
@@ -49,7 +52,7 @@ class Error(Exception):
         if self.hint:
             record["hint"] = self.hint
         if self.attributes:
-            record["attributes"] = dict(self.attributes)
+            record["attributes"] = _plain(self.attributes)
         return record
 
 
@@ -103,3 +106,16 @@ class UnbalancedLedger(Error):
     """Accounts do not sum to the pool: a fault in kvledger itself."""
 
     code = "KVE007"
+
+
+def _plain(value: object) -> object:
+    """Return what JSON can hold of ``value``: numbers, text, lists and objects of them; anything else as text."""
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return str(value)

@@ -122,6 +122,7 @@ class Ledger:
             raise UnbalancedLedger(
                 f"the books do not balance: {addends} = {total}, but the pool has {self.capacity} bytes",
                 hint="this is a fault of kvledger; please report it with the command that led here",
+                capacity=self.capacity,
                 **{str(account): value for account, value in accounts.items()},
             )
         return self

@@ -26,9 +26,11 @@ _FACTORS = {
 }
 _AMBIGUOUS = {"K", "M", "G", "T"}
 _SIZE = re.compile(
-    r"\s*(?P<digits>\d{1,20}|\d{1,3}(?:,\d{3}){1,6})(?:\.(?P<fraction>\d{1,20}))?\s*(?P<unit>[A-Za-z]*)\s*"
+    r"\s*(?P<digits>\d{1,20}|\d{1,3}(?:,\d{3}){1,6})(?:\.(?P<fraction>\d{1,20}))?\s*(?P<unit>[A-Za-z]*)\s*",
+    re.ASCII,
 )
 _MAX_BYTES = 2**60
+_LONGEST = 64
 
 
 def parse_bytes(text: str) -> int:
@@ -43,9 +45,11 @@ def parse_bytes(text: str) -> int:
     >>> parse_bytes("0.5GiB")
     536870912
     """
-    match = _SIZE.fullmatch(text)
+    match = _SIZE.fullmatch(text) if len(text) <= _LONGEST else None
     if match is None:
-        raise UsageError(f"`{text[:80]}` is not a size", hint="write a number with a unit, such as `16GiB` or `16GB`")
+        raise UsageError(
+            f"`{text[:_LONGEST]}` is not a size", hint="write a number with a unit, such as `16GiB` or `16GB`"
+        )
     unit = match["unit"].upper()
     if unit in _AMBIGUOUS:
         number = text.strip()[: -len(match["unit"])].strip()

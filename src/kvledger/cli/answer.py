@@ -36,8 +36,10 @@ def ask(question: Question) -> ReplayReport:
     """
     from kvledger.report.replay import ReplayReport
 
+    mitigated = _mitigated(question)
     policies = _policies(question, question.policies)
-    mitigated = _policies(question, question.mitigations) if question.mitigations else []
+    named = {policy.name for policy in policies}
+    policies += [policy for policy in mitigated if policy.name not in named]
     cost = cost_of(question, needs_layers=any(policy.kind is Kind.VMM for policy in policies))
     pool = pool_of(question, cost)
     clock = clock_of(question.clock, cost.bytes_per_token)
@@ -64,7 +66,7 @@ def ask(question: Question) -> ReplayReport:
         policies=policies,
         outcomes=outcomes,
         mitigations=runner.mitigate(mitigated, outcomes),
-        notes=cost.notes,
+        notes=(*cost.notes, *_restart_notes(question, policies)),
     )
 
 
@@ -89,14 +91,7 @@ class _Runner:
         known = {outcome.policy: outcome for outcome in outcomes}
         tables = {}
         for policy in policies:
-            if policy.kind is not Kind.CONTIGUOUS:
-                raise UsageError(
-                    f"`{policy.name}` has no extents to mitigate", hint="name max, declared, pow2 or exact"
-                )
-            before = known.get(policy.name)
-            if before is None:
-                before = self.run(policy)
-                outcomes.append(before)
+            before = known[policy.name]
             tables[policy.name] = list(
                 mitigate(self._workload, policy, pool=self._pool, settings=self._settings, before=before)
             )
@@ -124,6 +119,21 @@ def _policies(question: Question, text: str) -> list[Policy]:
     return parse_policies(text, base=base)
 
 
+def _mitigated(question: Question) -> list[Policy]:
+    policies = _policies(question, question.mitigations) if question.mitigations is not None else []
+    for policy in policies:
+        if policy.kind is not Kind.CONTIGUOUS:
+            raise UsageError(f"`{policy.name}` has no extents to mitigate", hint="name max, declared, pow2 or exact")
+    return policies
+
+
+def _restart_notes(question: Question, policies: list[Policy]) -> tuple[str, ...]:
+    batched = [policy.name for policy in policies if policy.kind is Kind.STATIC_BATCH]
+    if not batched or not question.restart_every:
+        return ()
+    return (f"`{batched[0]}` is replayed without restarts: a batch returns all of its memory when it ends",)
+
+
 def _max_model_len(question: Question, cost: Cost, workload: Workload) -> tuple[int, str]:
     if question.max_model_len is not None:
         return question.max_model_len, "given"
@@ -133,13 +143,20 @@ def _max_model_len(question: Question, cost: Cost, workload: Workload) -> tuple[
 
 
 def _source_name(text: str) -> str:
-    return text if text.startswith("synthetic:") else "standard input" if text == "-" else Path(text).name
+    if text.startswith("synthetic:"):
+        return text
+    if text == "-":
+        return "standard input"
+    name = Path(text).name or "this folder"
+    return "".join(c if c.isprintable() else "?" for c in name)
 
 
 def _series_targets(question: Question, policies: list[Policy]) -> dict[str, Path]:
     if question.series is None:
         return {}
     path = Path(question.series)
+    if not path.name:
+        raise UsageError(f"`{question.series}` is a folder", hint="give --series a file name")
     if len(policies) == 1:
         targets = {policies[0].name: path}
     else:

@@ -93,6 +93,7 @@ def pool_of(question: Question, cost: Cost) -> Pool:
         memory_bytes=None if question.memory is None else parse_bytes(question.memory),
         capacity_tokens=question.capacity_tokens,
         num_blocks=question.num_blocks,
+        block_size=question.block_size,
         tensors_per_token=cost.tensors_per_token,
         vmm_page_bytes=parse_bytes(question.page_size),
     )

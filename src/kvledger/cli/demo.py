@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import click
 
 from kvledger.cli.answer import ask
-from kvledger.cli.output import print_result, terminal_width, wants_color
+from kvledger.cli.output import print_result, refuse_overwrite, terminal_width, wants_color
 from kvledger.cli.question import Question
 
 __all__ = ["command"]
@@ -60,7 +61,9 @@ the figure; with 1.0 and 1.2, chosen before looking, one cell is off by 3.7 poin
 """
 
 
-@click.command(context_settings={"max_content_width": 100})
+@click.command(
+    epilog="Exit codes: 0 ran; 2 could not run; 130 interrupted.", context_settings={"max_content_width": 100}
+)
 @click.option(
     "--case",
     type=click.Choice(["chat", "paper"]),
@@ -68,7 +71,7 @@ the figure; with 1.0 and 1.2, chosen before looking, one cell is off by 3.7 poin
     show_default=True,
     help="chat: an 8B model in 50 GiB. paper: Figure 2 of the PagedAttention paper.",
 )
-@click.option("--seed", type=int, default=0, show_default=True)
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
 @click.option("--format", "format_", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="Short for --format json.")
 @click.option("-o", "--output", help="Write the result to a file.")
@@ -86,6 +89,8 @@ def command(
       kvledger demo --case paper
       kvledger demo --json -o demo.json
     """
+    if output is not None:
+        refuse_overwrite(Path(output), force=force)
     options = _BASE | (_CHAT if case == "chat" else _PAPER) | {"seed": seed, "quiet": quiet}
     report = ask(Question(**options))  # type: ignore[arg-type]
     if as_json or format_ == "json":
@@ -101,6 +106,6 @@ def command(
         from kvledger.report.tables import render
 
         head = arithmetic_of_one_request(report) if case == "chat" else Text(_PAPER_NOTE)
-        color = wants_color(no_color=no_color) and not output
+        color = wants_color(no_color=no_color) and output is None
         text = render(Group(head, replay_text(report)), width=terminal_width(), color=color)
     print_result(text, output=output, force=force)

@@ -7,12 +7,14 @@ import importlib
 import json
 import os
 import sys
+import traceback
+from itertools import pairwise
 from typing import NoReturn
 
 import click
 
 import kvledger
-from kvledger.errors import Error, UnbalancedLedger, UsageError
+from kvledger.errors import CapacityError, Error, SourceError, UnbalancedLedger, UsageError
 
 __all__ = ["main"]
 
@@ -67,7 +69,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
 
 
 def _run(arguments: list[str]) -> int:
-    as_json = "--json" in arguments or "--format=json" in arguments
+    as_json = _wants_json(arguments)
     try:
         result = _kvledger.main(args=arguments, prog_name="kvledger", standalone_mode=False)
         sys.stdout.flush()
@@ -81,16 +83,35 @@ def _run(arguments: list[str]) -> int:
             return _report(UsageError(error.format_message()), as_json=True)
         error.show()
         return _COULD_NOT
-    except UnbalancedLedger:
-        raise
     except Error as error:
+        if isinstance(error, UnbalancedLedger):
+            traceback.print_exc()
         return _report(error, as_json=as_json)
     except BrokenPipeError:
-        # The reader of our output has gone away; that is its right. Python would complain once more when it flushes.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return _RAN
+        return _reader_gone()
+    except OSError as error:
+        return _report(SourceError(f"reading or writing failed: {error}"), as_json=as_json)
     except MemoryError:
-        return _report(Error("the machine has not enough memory for this"), as_json=as_json)
+        return _report(CapacityError("the machine has not enough memory for this"), as_json=as_json)
+    except Exception as error:
+        traceback.print_exc()
+        fault = Error(f"{type(error).__name__}: {error}", hint="this is a fault of kvledger; please report it")
+        return _report(fault, as_json=as_json)
+
+
+def _wants_json(arguments: list[str]) -> bool:
+    return "--json" in arguments or "--format=json" in arguments or ("--format", "json") in pairwise(arguments)
+
+
+def _reader_gone() -> int:
+    """Stop quietly: the reader of our output has gone away, as is its right."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:  # Python would complain once more when it flushes at exit
+            os.dup2(nowhere, stream.fileno())
+    return _RAN
 
 
 def _interrupted() -> int:
@@ -100,9 +121,14 @@ def _interrupted() -> int:
 
 def _report(error: Error, *, as_json: bool) -> int:
     if as_json:
-        click.echo(json.dumps(error.as_record(), default=str), err=True)
+        click.echo(json.dumps(error.as_record()), err=True)
     else:
-        click.echo(f"error: {error.message}", err=True)
+        click.echo(f"error: {_printable(error.message)}", err=True)
         if error.hint:
-            click.echo(f"hint: {error.hint}", err=True)
+            click.echo(f"hint: {_printable(error.hint)}", err=True)
     return _COULD_NOT
+
+
+def _printable(text: str) -> str:
+    """Replace what would steer the terminal: messages quote names and cells that come from outside."""
+    return "".join(c if c.isprintable() or c == "\n" else "?" for c in text)

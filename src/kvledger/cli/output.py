@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
@@ -13,7 +14,7 @@ import click
 
 from kvledger.errors import UsageError
 
-__all__ = ["hint", "new_file", "print_result", "terminal_width", "wants_color"]
+__all__ = ["hint", "new_file", "print_result", "refuse_overwrite", "terminal_width", "wants_color"]
 
 
 def hint(text: str) -> None:
@@ -25,14 +26,12 @@ def wants_color(*, no_color: bool) -> bool:
     """Tell whether stdout should be coloured (NO_COLOR, FORCE_COLOR, TERM=dumb)."""
     if no_color or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
         return False
-    return bool(os.environ.get("FORCE_COLOR")) or sys.stdout.isatty()
+    return os.environ.get("FORCE_COLOR", "0") not in ("", "0") or sys.stdout.isatty()
 
 
-def terminal_width(*, least: int = 80) -> int:
-    """Return the width of the terminal; 100 where there is none."""
-    if not sys.stdout.isatty():
-        return int(os.environ.get("COLUMNS") or 100) if (os.environ.get("COLUMNS") or "100").isdigit() else 100
-    return max(least, os.get_terminal_size().columns)
+def terminal_width() -> int:
+    """Return the width to print for, from 80 to 500: COLUMNS, else the terminal's, else 100."""
+    return min(500, max(80, shutil.get_terminal_size(fallback=(100, 24)).columns))
 
 
 def print_result(text: str, *, output: str | None, force: bool) -> None:
@@ -48,33 +47,46 @@ def print_result(text: str, *, output: str | None, force: bool) -> None:
 def new_file(path: str, *, force: bool) -> Iterator[BinaryIO]:
     """Open a file for writing that appears under its name only when it is whole.
 
+    A device or a named pipe is written to as it is; a link is followed.
+
     Raises:
-        UsageError: It exists and ``force`` is off, or its folder cannot be written to.
+        UsageError: It exists and ``force`` is off, or it cannot be written.
     """
-    target = Path(path)
-    refuse_overwrite(target, force=force)
-    partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
+    refuse_overwrite(Path(path), force=force)
+    target = Path(path).resolve()
+    direct = target.exists() and not target.is_file()
+    partial = target if direct else target.with_name(f".{target.name[:200]}.{os.getpid()}.partial")
     try:
-        stream = partial.open("wb")
-    except OSError as error:
-        raise UsageError(f"`{path}` cannot be written: {error.strerror}", hint="choose another place") from None
-    try:
-        with stream:
+        with partial.open("wb") as stream:
             yield stream
-        partial.replace(target)
-    except BaseException:
-        with suppress(OSError):
-            partial.unlink()
+        if not direct:
+            partial.replace(target)
+    except BaseException as error:
+        if not direct:
+            with suppress(OSError):
+                partial.unlink()
+        if isinstance(error, OSError) and not isinstance(error, BrokenPipeError):
+            raise UsageError(f"`{path}` cannot be written: {error.strerror}", hint="choose another place") from error
         raise
     click.echo(f"Wrote {path}", err=True)
 
 
 def refuse_overwrite(target: Path, *, force: bool) -> None:
-    """Raise when ``target`` exists and may not be overwritten, or is a folder."""
-    if target.is_dir():
-        raise UsageError(f"`{target}` is a folder", hint="give a file name")
-    if target.exists() and not force:
-        raise UsageError(f"`{target}` exists", hint="add --force to overwrite it")
+    """Raise when ``target`` cannot be written: it exists, is a folder, or its folder is not there.
 
-
-Writer = Callable[[bytes], None]
+    Called before the work begins, so that an answer of minutes is not lost to a name.
+    """
+    try:
+        if target.is_dir():
+            raise UsageError(f"`{target}` is a folder", hint="give a file name")
+        if target.is_file() and not force:
+            raise UsageError(f"`{target}` exists", hint="add --force to overwrite it")
+        folder = target.parent
+        if not folder.is_dir():
+            raise UsageError(f"`{target}` cannot be written: there is no folder `{folder}`", hint="create it first")
+        if not os.access(folder, os.W_OK):
+            raise UsageError(f"`{target}` cannot be written: `{folder}` is read-only", hint="choose another place")
+    except ValueError as error:
+        raise UsageError(f"`{str(target)[:80]!r}` is not a file name: {error}") from None
+    except OSError as error:
+        raise UsageError(f"`{str(target)[:80]}` cannot be written: {error.strerror}", hint="shorten it") from None

@@ -11,6 +11,7 @@ import click
 from kvledger.cli.answer import ask
 from kvledger.cli.output import hint, print_result, refuse_overwrite, terminal_width, wants_color
 from kvledger.cli.question import Question
+from kvledger.errors import UsageError
 
 __all__ = ["command"]
 
@@ -49,16 +50,22 @@ def _options(*groups: Decorator) -> Decorator:
         "policies",
         default="max,pow2,exact,paged",
         show_default=True,
-        help="Comma-separated: max, declared, pow2, exact [@best|first|next|worst|buddy], grow [@exact|doubling|step|"
-        "segments], static-batch, paged, upfront, no-evict [@BLOCK], vmm, or all.",
+        help="Comma-separated: max, declared, pow2, exact [@best|first|next|worst|buddy], grow [@exact|doubling|step], "
+        "static-batch, paged, upfront, no-evict [@BLOCK], vmm, or all.",
     ),
     click.option(
         "--placement", default="best", show_default=True, help="Where extents go: best, first, next, worst, buddy."
     ),
-    click.option("--buffer", type=click.IntRange(0), default=0, help="Tokens added to every extent."),
-    click.option("--granularity", type=click.IntRange(1), default=1, help="Extents are multiples of this many tokens."),
+    click.option("--buffer", type=click.IntRange(0, 2**40), default=0, help="Tokens added to every extent."),
     click.option(
-        "--grow-step", type=click.IntRange(1), default=256, show_default=True, help="Step of `grow@step`, tokens."
+        "--granularity", type=click.IntRange(1, 2**40), default=1, help="Extents are multiples of this many tokens."
+    ),
+    click.option(
+        "--grow-step",
+        type=click.IntRange(1, 2**40),
+        default=256,
+        show_default=True,
+        help="Step of `grow@step`, tokens.",
     ),
     click.option("--block-size", type=click.IntRange(1, 2**20), default=16, show_default=True, help="Tokens a block."),
     click.option(
@@ -74,10 +81,12 @@ def _options(*groups: Decorator) -> Decorator:
 )
 @_options(
     click.option(
-        "--max-model-len", type=click.IntRange(2), help="Longest sequence (default: the model's, else the trace's)."
+        "--max-model-len",
+        type=click.IntRange(2, 2**40),
+        help="Longest sequence (default: the model's, else the trace's).",
     ),
     click.option("--max-num-seqs", type=click.IntRange(1, 2**20), default=1024, show_default=True),
-    click.option("--max-num-batched-tokens", type=click.IntRange(1), default=8192, show_default=True),
+    click.option("--max-num-batched-tokens", type=click.IntRange(1, 2**40), default=8192, show_default=True),
     click.option(
         "--clock",
         default="a100-80gb:8b",
@@ -90,7 +99,7 @@ def _options(*groups: Decorator) -> Decorator:
 )
 @_options(
     click.option("--columns", help="Columns of a generic file: arrival=...,prompt=...,output=..."),
-    click.option("--seed", type=int, default=0, show_default=True, help="Seed of synthetic workloads."),
+    click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of synthetic workloads."),
     click.option("--mitigations", help="Replay the usual mitigations of these contiguous policies."),
     click.option("--series", help="Write every step of the policy to this CSV file (of several: FILE.POLICY.csv)."),
     click.option("--format", "format_", type=click.Choice(["text", "json"]), default="text", show_default=True),
@@ -114,8 +123,11 @@ def command(**options: Any) -> None:
     """
     from pathlib import Path
 
-    if options["output"]:
-        refuse_overwrite(Path(options["output"]), force=options["force"])
+    output, series = options["output"], options["series"]
+    if output is not None:
+        refuse_overwrite(Path(output), force=options["force"])
+        if series is not None and Path(series).resolve() == Path(output).resolve():
+            raise UsageError(f"--output and --series are the same file `{output}`", hint="give two names")
     question = Question(**{name: options[name] for name in Question.__slots__})
     report = ask(question)
     if options["as_json"] or options["format_"] == "json":
@@ -126,9 +138,9 @@ def command(**options: Any) -> None:
         from kvledger.report.replay_text import replay_text
         from kvledger.report.tables import render
 
-        color = wants_color(no_color=options["no_color"]) and not options["output"]
+        color = wants_color(no_color=options["no_color"]) and output is None
         text = render(replay_text(report), width=terminal_width(), color=color)
-    print_result(text, output=options["output"], force=options["force"])
+    print_result(text, output=output, force=options["force"])
     if not options["quiet"]:
         for note in report.notes:
             hint(note)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import difflib
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import Any, assert_never
 
 from kvledger.errors import UsageError
 
@@ -74,7 +76,8 @@ class Growth(StrEnum):
 class Policy:
     """One memory policy with all its settings. Fields that its kind does not use are ignored.
 
-    ``name`` is what the user wrote and what results are labelled with.
+    ``name`` is what the user wrote and what results are labelled with. ``block_size`` is the tokens of a block; the
+    pages of ``vmm`` are sized in bytes, by the pool.
     """
 
     name: str
@@ -83,12 +86,22 @@ class Policy:
     placement: Placement = Placement.BEST
     growth: Growth = Growth.EXACT
     growth_step_tokens: int = 256
-    segments: bool = False
     block_size: int = 16
     buffer_tokens: int = 0
     granularity_tokens: int = 1
     watermark_ratio: float = 0.0
     full_sequence_must_fit: bool = True
+
+    def __post_init__(self) -> None:
+        """Refuse sizes that no allocator can work with."""
+        for name, low in (("growth_step_tokens", 1), ("buffer_tokens", 0), ("granularity_tokens", 1)):
+            value = getattr(self, name)
+            if not low <= value <= _MOST_TOKENS:
+                raise UsageError(f"{name} is {value}, not from {low} to {_MOST_TOKENS} tokens")
+        if not 1 <= self.block_size <= MOST_BLOCK_TOKENS:
+            raise UsageError(f"block_size is {self.block_size}, not from 1 to {MOST_BLOCK_TOKENS} tokens")
+        if not 0 <= self.watermark_ratio <= 1:
+            raise UsageError(f"watermark_ratio is {self.watermark_ratio}, not from 0 to 1")
 
     @property
     def meaning(self) -> str:
@@ -101,16 +114,14 @@ class Policy:
                     Reservation.POW2: "reserves prompt + the next power of two of the output",
                     Reservation.EXACT: "reserves prompt + output, known by an oracle",
                 }[self.reservation]
-                where = "buddy allocator" if self.placement is Placement.BUDDY else f"{self.placement} fit"
-                return f"{what}; one contiguous extent, {where}"
+                return f"{what}; one contiguous extent, {self._where}"
             case Kind.GROW:
                 how = {
                     Growth.EXACT: "exactly",
                     Growth.DOUBLING: "by doubling",
                     Growth.STEP: f"in steps of {self.growth_step_tokens} tokens",
                 }[self.growth]
-                where = "segments as PyTorch's caching allocator" if self.segments else f"{self.placement} fit"
-                return f"reallocates one contiguous extent, growing {how}; {where}"
+                return f"reallocates one contiguous extent, growing {how}; {self._where}"
             case Kind.STATIC_BATCH:
                 return "runs one padded batch at a time; rows wait for the longest"
             case Kind.PAGED:
@@ -120,9 +131,15 @@ class Policy:
             case Kind.NO_EVICT:
                 return f"block table, {self.block_size} tokens a block; admits only what is sure to finish"
             case Kind.VMM:
-                return f"virtual memory, physical pages of {self.block_size} tokens mapped on demand"
+                return "contiguous virtual memory, physical pages of each layer mapped on demand"
+
+    @property
+    def _where(self) -> str:
+        return "buddy allocator" if self.placement is Placement.BUDDY else f"{self.placement} fit"
 
 
+_MOST_TOKENS = 2**40
+MOST_BLOCK_TOKENS = 2**20
 _KINDS = {kind.value: kind for kind in Kind if kind is not Kind.CONTIGUOUS}
 _NAMES = [*(r.value for r in Reservation), *_KINDS]
 
@@ -139,17 +156,17 @@ def parse_policies(text: str, *, base: Policy | None = None) -> list[Policy]:
     if not names:
         raise UsageError("no policy was named", hint=f"the policies are {', '.join(_NAMES)}")
     policies = [parse_policy(name, base=base) for name in names]
-    twice = sorted({p.name for p in policies if [q.name for q in policies].count(p.name) > 1})
-    if twice:
-        raise UsageError(f"policy `{twice[0]}` is listed twice")
+    name, count = Counter(names).most_common(1)[0]
+    if count > 1:
+        raise UsageError(f"policy `{name}` is listed {'twice' if count == 2 else f'{count:,} times'}")
     return policies
 
 
 def parse_policy(text: str, *, base: Policy | None = None) -> Policy:
     """Read one policy: ``NAME[@VARIANT]``, on top of the settings of ``base``.
 
-    The variant is a placement for reservations (``max@buddy``), a growth for ``grow`` (``grow@doubling``,
-    ``grow@segments``), and a block size in tokens for the paged ones (``paged@32``).
+    The variant is a placement for reservations (``max@buddy``), a growth for ``grow`` (``grow@doubling``), and a block
+    size in tokens for block tables (``paged@32``).
 
     Raises:
         UsageError: The name or the variant is unknown.
@@ -158,28 +175,34 @@ def parse_policy(text: str, *, base: Policy | None = None) -> Policy:
     'reserves prompt + the next power of two of the output; one contiguous extent, buddy allocator'
     """
     base = base or Policy(name="", kind=Kind.PAGED)
-    name, _, variant = text.partition("@")
-    settings = {field: getattr(base, field) for field in Policy.__slots__} | {"name": text}
-    if name in (r.value for r in Reservation):
-        settings |= {"kind": Kind.CONTIGUOUS, "reservation": Reservation(name)}
-        if variant:
-            settings["placement"] = _choice(variant, Placement, text)
-    elif name in _KINDS:
-        settings["kind"] = _KINDS[name]
-        if variant and name == "grow":
-            if variant == "segments":
-                settings["segments"] = True
-            else:
-                settings["growth"] = _choice(variant, Growth, text)
-        elif variant and _KINDS[name].is_paged:
-            settings["block_size"] = _block_size(variant, text)
-        elif variant:
-            raise UsageError(f"policy `{name}` has no variants, so `{text}` is unknown")
-    else:
-        near = difflib.get_close_matches(name, _NAMES, n=1)
+    name, at, variant = text.partition("@")
+    if name not in _NAMES:
+        near = difflib.get_close_matches(name[:40], _NAMES, n=1)
         meant = f"did you mean `{near[0]}`? " if near else ""
-        raise UsageError(f"unknown policy `{name}`", hint=f"{meant}the policies are {', '.join(_NAMES)}")
-    return Policy(**settings)
+        raise UsageError(f"unknown policy `{name[:40]}`", hint=f"{meant}the policies are {', '.join(_NAMES)}")
+    kind = _KINDS.get(name, Kind.CONTIGUOUS)
+    changes: dict[str, Any] = {"name": text, "kind": kind}
+    if kind is Kind.CONTIGUOUS:
+        changes["reservation"] = Reservation(name)
+    if at:
+        changes |= _variant(kind, variant, text[:80])
+    return replace(base, **changes)
+
+
+def _variant(kind: Kind, variant: str, whole: str) -> dict[str, Any]:
+    match kind:
+        case Kind.CONTIGUOUS:
+            return {"placement": _choice(variant, Placement, whole)}
+        case Kind.GROW:
+            return {"growth": _choice(variant, Growth, whole)}
+        case Kind.PAGED | Kind.UPFRONT | Kind.NO_EVICT:
+            return {"block_size": _block_size(variant, whole)}
+        case Kind.VMM:
+            raise UsageError(f"policy `{whole}` is unknown: pages are sized in bytes", hint="give --page-size 64KiB")
+        case Kind.STATIC_BATCH:
+            raise UsageError(f"policy `{whole}` is unknown: `{kind}` has no variants")
+        case _ as never:
+            assert_never(never)
 
 
 def _choice(text: str, enum: type[StrEnum], whole: str) -> StrEnum:
@@ -187,11 +210,15 @@ def _choice(text: str, enum: type[StrEnum], whole: str) -> StrEnum:
         return enum(text)
     except ValueError:
         raise UsageError(
-            f"unknown variant `{text}` in policy `{whole}`", hint=f"the variants are {', '.join(e.value for e in enum)}"
+            f"unknown variant `{text[:40]}` in policy `{whole}`",
+            hint=f"the variants are {', '.join(e.value for e in enum)}",
         ) from None
 
 
 def _block_size(text: str, whole: str) -> int:
-    if not text.isascii() or not text.isdigit() or not 1 <= int(text[:10]) <= 2**20:
-        raise UsageError(f"`{text}` in policy `{whole}` is not a block size", hint="write tokens, such as `paged@32`")
+    if not (text.isascii() and text.isdigit() and len(text) <= 7 and 1 <= int(text) <= MOST_BLOCK_TOKENS):
+        raise UsageError(
+            f"`{text[:40]}` in policy `{whole}` is not a block size",
+            hint=f"write tokens from 1 to {MOST_BLOCK_TOKENS}, such as `paged@32`",
+        )
     return int(text)

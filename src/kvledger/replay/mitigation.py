@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
+from kvledger.errors import CapacityError
 from kvledger.pool.policy import Kind, Placement, Policy
 from kvledger.replay.outcome import Outcome
 from kvledger.replay.settings import Pool, Settings
@@ -47,15 +48,16 @@ def mitigate(
     Yields:
         One row per mitigation, the cure last.
     """
+    same = pool if pool.block_size else replace(pool, block_size=policy.block_size)
 
     def run(changed: Policy, scheduler: Settings) -> Outcome:
-        return replay(workload, changed, pool=pool, settings=scheduler)
+        return replay(workload, changed, pool=same, settings=scheduler)
 
     yield from _smaller_lengths(run, policy, settings)
     yield from _other_allocators(run, policy, settings)
     yield _bigger_buffer(run, policy, settings, before)
     yield _restarts(run, policy, settings, before)
-    yield from _block_tables(run, settings)
+    yield from _block_tables(run, policy, settings)
 
 
 def _smaller_lengths(run: Replay, policy: Policy, settings: Settings) -> Iterator[Mitigation]:
@@ -98,10 +100,12 @@ def _restarts(run: Replay, policy: Policy, settings: Settings, before: Outcome) 
     return Mitigation(change=f"restart every {_span(every)}", outcome=outcome, price=price)
 
 
-def _block_tables(run: Replay, settings: Settings) -> Iterator[Mitigation]:
+def _block_tables(run: Replay, policy: Policy, settings: Settings) -> Iterator[Mitigation]:
     for block in _BLOCK_SIZES:
-        paged = Policy(name=f"paged@{block}", kind=Kind.PAGED, block_size=block)
-        outcome = run(paged, settings)
+        try:
+            outcome = run(replace(policy, name=f"paged@{block}", kind=Kind.PAGED, block_size=block), settings)
+        except CapacityError:
+            return  # the pool has not even one block of this size, nor of a larger one
         price = f"attention must read through block tables; {outcome.preemptions:,} preemptions"
         yield Mitigation(change=f"block tables of {block}", outcome=outcome, price=price)
 

@@ -58,7 +58,8 @@ class Factors:
 class TimelinePoint:
     """One stretch of the timeline: time-weighted means, with the peaks kept.
 
-    ``start_seconds`` counts from the first arrival; ``ratio`` is of capacity.
+    ``start_seconds`` counts from the first arrival; ``ratio`` is of capacity; ``preemptions`` counts from the
+    beginning to the end of this stretch.
     """
 
     start_seconds: float

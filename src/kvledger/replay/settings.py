@@ -10,7 +10,11 @@ from kvledger.replay.clock import STEPS, Clock
 
 __all__ = ["Pool", "PoolSize", "Settings"]
 
+_MOST_SECONDS = 1e12
+
 _MOST = 2**60
+_MOST_PAGE_BYTES = 2**30
+_MOST_UNIT_TOKENS = 2**24
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +40,8 @@ class PoolSize:
 class Pool:
     """KV-cache memory, given in exactly one of bytes, tokens and (usable) blocks.
 
+    ``block_size`` is the tokens of one of ``num_blocks``, so that policies of other block sizes get the same memory;
+    by default it is the policy's own.
     ``tensors_per_token`` is how many tensors the KV of one token is spread over (keys and values of each layer: twice
     the layers; latent attention: once). Only ``vmm`` needs it, whose pages hold the tokens of one tensor.
     """
@@ -44,6 +50,7 @@ class Pool:
     memory_bytes: int | None = None
     capacity_tokens: int | None = None
     num_blocks: int | None = None
+    block_size: int | None = None
     tensors_per_token: int | None = None
     vmm_page_bytes: int = 2 * 2**20
 
@@ -64,21 +71,32 @@ class Pool:
                 hint="give one of --memory 50GiB, --capacity-tokens N, --num-blocks N",
             )
         name, value = next(iter(stated.items()))
-        if not 1 <= value <= _MOST:
+        if value < 1:
             raise CapacityError(f"--{name} is {value}: there is no memory to manage", hint="give a size above zero")
+        if value > _MOST:
+            raise CapacityError(f"--{name} is {value}, more than 2**60", hint="check the unit")
+        if self.block_size is not None and self.block_size < 1:
+            raise UsageError(f"a block of the pool has {self.block_size} tokens", hint="give a block size from 1 up")
+        if self.tensors_per_token is not None and self.tensors_per_token < 1:
+            raise UsageError(f"a token is spread over {self.tensors_per_token} tensors", hint="give at least one layer")
+        if not 1 <= self.vmm_page_bytes <= _MOST_PAGE_BYTES:
+            raise UsageError(
+                f"--page-size is {self.vmm_page_bytes} bytes, not from 1 to {_MOST_PAGE_BYTES}",
+                hint="GPUs map pages of 64KiB to 2MiB",
+            )
 
     def divide(self, policy: Policy) -> PoolSize:
         """Return the pool in the units of ``policy``, rounded down (design section 4).
 
         Raises:
-            CapacityError: Not even one unit fits.
+            CapacityError: Not even one unit fits, or there are too many bytes to count.
         """
         if policy.kind is Kind.VMM:
-            size = self._divide_pages()
+            size = self._divide_pages(policy)
         elif policy.kind.is_paged:
             block = policy.block_size
             size = PoolSize(
-                units=self.num_blocks if self.num_blocks is not None else self._tokens(policy) // block,
+                units=self._tokens(policy) // block,
                 unit_tokens=block,
                 unit_bytes=block * self.bytes_per_token,
                 token_bytes=self.bytes_per_token,
@@ -94,7 +112,13 @@ class Pool:
             raise CapacityError(
                 f"the pool of {self.total_bytes(policy)} bytes is smaller than one unit of `{policy.name}`, "
                 f"which is {size.unit_tokens} tokens or {size.unit_bytes} bytes",
-                hint="give more memory or a smaller --block-size",
+                hint="give more memory" if size.unit_tokens == 1 else f"give more memory or a smaller {_flag(policy)}",
+            )
+        if size.capacity_bytes > _MOST:
+            raise CapacityError(
+                f"the pool of `{policy.name}` would have {size.units} units of {size.unit_bytes} bytes, "
+                f"more than 2**60 bytes together",
+                hint="check the units of what was given",
             )
         return size
 
@@ -108,10 +132,10 @@ class Pool:
         if self.capacity_tokens is not None:
             return self.capacity_tokens
         if self.num_blocks is not None:
-            return self.num_blocks * policy.block_size
+            return self.num_blocks * (self.block_size or policy.block_size)
         return (self.memory_bytes or 0) // self.bytes_per_token
 
-    def _divide_pages(self) -> PoolSize:
+    def _divide_pages(self, policy: Policy) -> PoolSize:
         """Divide into page groups: one page in each tensor (vAttention, ASPLOS'25, section 5)."""
         if self.tensors_per_token is None:
             raise UsageError(
@@ -120,17 +144,27 @@ class Pool:
             )
         tensors = self.tensors_per_token
         tokens = self.vmm_page_bytes * tensors // self.bytes_per_token
-        total = self.total_bytes(Policy(name="vmm", kind=Kind.VMM))
+        total = self.total_bytes(policy)
         if tokens < 1:
             raise UsageError(
                 f"a page of {self.vmm_page_bytes} bytes holds no whole token: one layer's token is "
                 f"{self.bytes_per_token // tensors} bytes",
                 hint="give a larger --page-size",
             )
+        if tokens > _MOST_UNIT_TOKENS:
+            raise UsageError(
+                f"a page of {self.vmm_page_bytes} bytes in each of {tensors} tensors holds {tokens} tokens, "
+                f"more than {_MOST_UNIT_TOKENS}",
+                hint="give a smaller --page-size, or check the bytes per token",
+            )
         unit_bytes = self.vmm_page_bytes * tensors
         return PoolSize(
             units=total // unit_bytes, unit_tokens=tokens, unit_bytes=unit_bytes, token_bytes=self.bytes_per_token
         )
+
+
+def _flag(policy: Policy) -> str:
+    return "--page-size" if policy.kind is Kind.VMM else "--block-size"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,5 +189,7 @@ class Settings:
             if not low <= value <= high:
                 flag = name.replace("_", "-")
                 raise UsageError(f"--{flag} is {value}, not from {low} to {high}")
-        if self.restart_every_seconds < 0 or self.restart_down_seconds < 0:
-            raise UsageError("restarts need seconds from 0 up")
+        for name in ("restart_every_seconds", "restart_down_seconds"):
+            value = getattr(self, name)
+            if not 0 <= value <= _MOST_SECONDS:
+                raise UsageError(f"{name} is {value}, not from 0 to {_MOST_SECONDS:g}")

@@ -13,6 +13,8 @@ from kvledger.errors import TraceError
 __all__ = ["Content", "HashIds", "HashKind", "SharedPrefix", "TokenIds", "Workload"]
 
 _MAX_TOKENS = 2**31 - 1
+_LATEST_SECONDS = 2.0**40  # beyond, a double no longer tells the steps of an engine apart
+_ROWS = 2**20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,15 +98,16 @@ class Workload:
         if not len(self):
             return 0
         return max(
-            int((self.prompt_tokens[i : i + 2**20].astype(np.int64) + self.output_tokens[i : i + 2**20]).max())
-            for i in range(0, len(self), 2**20)
+            int((self.prompt_tokens[i : i + _ROWS].astype(np.int64) + self.output_tokens[i : i + _ROWS]).max())
+            for i in range(0, len(self), _ROWS)
         )
 
     def check(self) -> Workload:
         """Return the workload itself when its invariant holds.
 
         Raises:
-            TraceError: A column has another length, arrivals go backwards, or a length is below 1.
+            TraceError: A column has another length or holds no integers, arrivals go backwards or are no times, or a
+                length is below 1.
         """
         n = len(self)
         columns = {"prompt_tokens": self.prompt_tokens, "output_tokens": self.output_tokens}
@@ -113,11 +116,26 @@ class Workload:
         for name, column in columns.items():
             if len(column) != n:
                 raise TraceError(f"column `{name}` has {len(column)} rows, arrivals have {n}")
+            if column.dtype.kind not in "iu":
+                raise TraceError(f"column `{name}` holds {column.dtype}, not integers")
             smallest = 0 if name == "max_tokens" else 1
             if n and int(column.min()) < smallest:
                 raise TraceError(f"column `{name}` has the value {int(column.min())}, below {smallest}")
-        if n and not bool(np.isfinite(self.arrival_seconds).all()):
-            raise TraceError("an arrival time is not a finite number")
-        if n and bool((np.diff(self.arrival_seconds) < 0).any()):
-            raise TraceError("arrival times go backwards", hint="sort the requests by arrival")
+            if n and int(column.max()) > _MAX_TOKENS:
+                raise TraceError(f"column `{name}` has the value {int(column.max())}, above {_MAX_TOKENS}")
+        for i in range(0, n, _ROWS):  # in pieces, so that a long trace needs no second copy
+            _check_arrivals(self.arrival_seconds[max(0, i - 1) : i + _ROWS])
         return self
+
+
+def _check_arrivals(seconds: NDArray[np.float64]) -> None:
+    if not bool(np.isfinite(seconds).all()):
+        raise TraceError("an arrival time is not a finite number")
+    if bool((np.diff(seconds) < 0).any()):
+        raise TraceError("arrival times go backwards", hint="sort the requests by arrival")
+    furthest = float(max(abs(seconds[0]), abs(seconds[-1])))
+    if furthest > _LATEST_SECONDS:
+        raise TraceError(
+            f"an arrival time is {furthest:g} seconds from zero, more than {_LATEST_SECONDS:.0f}",
+            hint="are the times in milliseconds or nanoseconds? say so with the unit of the column",
+        )

@@ -70,30 +70,64 @@ def _question(report: ReplayReport) -> Text:
 def answer(report: ReplayReport) -> str:
     """Say in words what the replay found."""
     before, after = report.reserving, report.paged
+    if not any(o.finished for o in report.outcomes):
+        return (
+            f"None of these {len(report.trace.workload):,} requests can be served in this pool; the reasons are below."
+        )
     if before is None and after is None:
         best = max(report.outcomes, key=lambda o: o.utilisation)
         return f"`{best.policy}` fills {percent(best.utilisation)} of the pool with tokens in use."
     if before is None or after is None:
         one = before or after
         assert one is not None
-        return f"`{one.policy}` fills {percent(one.utilisation)} of the pool with tokens in use{_held_up(one)}."
-    if not before.finished and after.finished:
         return (
-            f"`{before.policy}` can serve none of these requests in this pool; "
-            f"`{after.policy}` serves {after.finished:,} of {after.requests:,}."
+            f"`{one.policy}` fills {percent(one.utilisation)} of the pool with tokens in use{_held_up(one)}."
+            f"{_turned_away(one)}"
         )
-    if not before.saturated_seconds and not after.saturated_seconds:
+    for one, other in ((before, after), (after, before)):
+        if not one.finished:
+            return (
+                f"`{one.policy}` can serve none of these requests in this pool; "
+                f"`{other.policy}` serves {other.finished:,} of {other.requests:,}."
+            )
+    seats = "".join(_out_of_seats(one, report.settings.max_num_seqs) for one in (before, after))
+    return _compared(before, after) + seats + _turned_away(before) + _turned_away(after)
+
+
+def _compared(before: Outcome, after: Outcome) -> str:
+    """Compare two policies that both served something; only what both know while requests wait is set in ratio."""
+    if before.saturated_seconds and after.saturated_seconds:
+        times = after.saturated_running / before.saturated_running
         return (
-            f"Memory never held a request back. `{before.policy}` keeps {percent(_held(before))} of the pool from "
-            f"others to store {percent(before.utilisation)}; `{after.policy}` keeps {percent(_held(after))} "
-            f"to store {percent(after.utilisation)}."
+            f"`{before.policy}` runs {before.saturated_running:.1f} requests at a time and fills "
+            f"{percent(before.utilisation)} of the pool with tokens in use; `{after.policy}` runs "
+            f"{after.saturated_running:.1f} and fills {percent(after.utilisation)}: {times:.1f} times the requests in "
+            f"the same memory."
         )
-    times = _running(after) / _running(before) if _running(before) else float("inf")
+    if before.saturated_seconds or after.saturated_seconds:
+        held_up, free = (before, after) if before.saturated_seconds else (after, before)
+        return (
+            f"`{held_up.policy}` lets requests wait {percent(held_up.saturated_seconds / held_up.busy_seconds)} of the "
+            f"time it runs, with {percent(held_up.utilisation)} of the pool in use; under `{free.policy}` none ever "
+            f"waits: it keeps {percent(_held(free))} of the pool from others to store {percent(free.utilisation)}."
+        )
     return (
-        f"`{before.policy}` runs {_running(before):.1f} requests at a time and fills {percent(before.utilisation)} of "
-        f"the pool with tokens in use; `{after.policy}` runs {_running(after):.1f} and fills "
-        f"{percent(after.utilisation)}: {times:.1f} times the requests in the same memory."
+        f"Memory never held a request back. `{before.policy}` keeps {percent(_held(before))} of the pool from "
+        f"others to store {percent(before.utilisation)}; `{after.policy}` keeps {percent(_held(after))} "
+        f"to store {percent(after.utilisation)}."
     )
+
+
+def _out_of_seats(outcome: Outcome, max_num_seqs: int) -> str:
+    """Say so when requests wait because of max_num_seqs: then more memory would change nothing."""
+    if outcome.saturated_running < 0.99 * max_num_seqs:
+        return ""
+    return f" What holds `{outcome.policy}` back is max_num_seqs {max_num_seqs:,}, not memory."
+
+
+def _turned_away(outcome: Outcome) -> str:
+    count = sum(outcome.rejected.values())
+    return f" `{outcome.policy}` rejects {count:,} of {outcome.requests:,} requests." if count else ""
 
 
 def _held_up(outcome: Outcome) -> str:
@@ -184,17 +218,20 @@ def _uptime(outcomes: Sequence[Outcome]) -> Table:
     columns = [f"{i + 1}/{_WINDOWS}" for i in range(_WINDOWS)]
     table = new_table("policy", *columns, "each part")
     for o in outcomes:
-        cells = [f"{100 * used:.0f}/{100 * external:.1f}" for used, external in _windows(o)]
+        cells = ["-" if w is None else f"{100 * w[0]:.0f}/{100 * w[1]:.1f}" for w in _windows(o)]
         table.add_row(o.policy, *cells, _span(o.makespan_seconds / _WINDOWS))
     return table
 
 
-def _windows(outcome: Outcome) -> Iterable[tuple[float, float]]:
-    """Mean use and external fragmentation over equal parts of the makespan (idle time left out)."""
+def _windows(outcome: Outcome) -> Iterable[tuple[float, float] | None]:
+    """Mean use and external fragmentation over equal parts of the makespan, idle time left out; None: all idle."""
     whole = outcome.makespan_seconds or 1.0
     for part in range(_WINDOWS):
         points = [p for p in outcome.timeline if part == min(_WINDOWS - 1, int(p.start_seconds / whole * _WINDOWS))]
-        seconds = sum(p.seconds for p in points) or 1.0
+        seconds = sum(p.seconds for p in points)
+        if not seconds:
+            yield None
+            continue
         yield (
             sum(p.ratio[Account.USED] * p.seconds for p in points) / seconds,
             sum(p.ratio[Account.EXTERNAL] * p.seconds for p in points) / seconds,
