@@ -586,7 +586,7 @@ def test_an_unknown_type_with_plain_attention_is_answered_with_a_note():
 def test_a_field_that_could_change_the_cache_is_never_overlooked(model_type, field):
     caught = None
     try:
-        read_config(llama(4, 64, 2, 2, model_type, **field))
+        read_config(llama(4, 64, 2, 2, model_type, vocab_size=100, **field))
     except ModelError as error:
         caught = error
     assert caught is not None
@@ -595,7 +595,7 @@ def test_a_field_that_could_change_the_cache_is_never_overlooked(model_type, fie
 
 @pytest.mark.parametrize("value", [None, False, 0, [], {}, "", [0, 0]])
 def test_a_field_that_is_switched_off_is_not_refused(value):
-    assert read_config(llama(2, 64, 2, 1, "brand_new", special_window=value)).block_count == 2
+    assert read_config(llama(2, 64, 2, 1, "brand_new", vocab_size=100, special_window=value)).block_count == 2
 
 
 def test_an_unknown_type_without_heads_is_refused_with_the_nearest_name():
@@ -682,7 +682,7 @@ def test_kv_heads_that_no_field_names_are_one_for_each_query_head():
     [
         (llama(1, 64, 2, 2, _name_or_path="org/my-model/"), "my-model"),
         (llama(1, 64, 2, 2), "llama"),
-        ({"num_hidden_layers": 1, "hidden_size": 64, "num_attention_heads": 2}, "model"),
+        ({"num_hidden_layers": 1, "hidden_size": 64, "num_attention_heads": 2, "vocab_size": 9}, "model"),
     ],
 )
 def test_a_model_is_called_by_its_own_name_or_type(config, name):
@@ -768,3 +768,42 @@ def test_ling_may_list_layer_types():
     config = llama(2, 512, 4, 2, "bailing_moe_linear", head_dim=128)
     spec = read_config(config | {"layer_types": ["full_attention", "linear_attention"]})
     assert [type(layer.cache) for layer in spec.layers] == [AttentionCache, StateCache]
+
+
+def test_an_unknown_type_without_a_vocabulary_is_no_language_model():
+    refused(llama(2, 64, 2, 1, "brand_new_vision"), "vocab_size")
+
+
+@pytest.mark.parametrize("model_type", ["bert", "modernbert", "xlm-roberta"])
+def test_an_encoder_keeps_nothing(model_type):
+    config = llama(12, 768, 12, 12, model_type, local_attention=128, global_attn_every_n_layers=3)
+    assert read_config(config).sequence_bytes(512) == 0
+
+
+def test_dots_slides_from_max_window_layers_on_without_a_switch():
+    config = llama(3, 64, 2, 2, "dots1", sliding_window=8, max_window_layers=2)
+    assert [layer.cache.window_tokens for layer in read_config(config).layers] == [None, None, 8]
+
+
+@pytest.mark.parametrize("changes", [{"sliding_window": None, "max_window_layers": 2}, {"sliding_window": 8}])
+def test_dots_without_a_window_or_a_first_layer_is_full(changes):
+    assert (
+        read_config(llama(3, 64, 2, 2, "dots1") | {"max_window_layers": None} | changes).fixed_bytes_per_sequence() == 0
+    )
+
+
+@pytest.mark.parametrize("name", ["sliding_window_pattern", "_sliding_window_pattern"])
+def test_gemma_3_may_state_its_pattern(name):
+    config = llama(4, 64, 2, 2, "gemma3_text", sliding_window=8, **{name: 2})
+    assert [layer.cache.window_tokens for layer in read_config(config).layers] == [8, None, 8, None]
+
+
+def test_a_saved_config_repeats_its_rule_beside_the_layer_types():
+    kinds = ["sliding_attention", "full_attention"]
+    config = llama(2, 64, 2, 2, "gemma3_text", sliding_window=8, layer_types=kinds, _sliding_window_pattern=6)
+    assert [layer.cache.window_tokens for layer in read_config(config).layers] == [8, None]
+
+
+def test_a_window_that_no_listed_layer_uses_does_not_matter():
+    config = llama(2, 64, 2, 2, sliding_window=8, layer_types=["full_attention"] * 2)
+    assert read_config(config).fixed_bytes_per_sequence() == 0

@@ -121,6 +121,8 @@ def _read_unknown(decoder: Decoder) -> LayerPlan:
     fields = decoder.fields
     if not fields.has("num_key_value_heads", "num_attention_heads", "n_head"):
         _refuse_type(decoder)
+    if not fields.has("vocab_size", "n_vocab", "padded_vocab_size"):
+        raise fields.missing("vocab_size")
     plan = read_attention(decoder)
     decoder.notes.append(
         f"model_type `{decoder.model_type[:60]}` is not known; its fields are those of plain attention and were read so"

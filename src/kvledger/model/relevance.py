@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from kvledger.model.fields import Fields
+from kvledger.errors import ModelError
+from kvledger.model.fields import STATE_BY_HAND, Fields
 
 __all__ = ["find_overlooked"]
 
@@ -58,7 +59,8 @@ _HARMLESS = frozenset(
     mla_use_nope mla_use_output_gate
     mtp_use_dedicated_embeddings index_topk_pattern index_topk_freq index_skip_topk_offset use_mtp
     mamba_expand_ratio attention_layer_norm sparse_attention_backend attn_config_class sliding_window_rope_scaling
-    num_attention_heads num_heads_per_token use_gemma_norm ffn_share_layers n_head
+    qkv_bias qkv_proj_bias use_qkv_bias activation_sparsity_pattern num_sliding_attention_heads
+    share_encoder_decoder_embeddings num_attention_heads num_heads_per_token use_gemma_norm ffn_share_layers n_head
     """.split()  # noqa: SIM905
 )
 """Fields that match a pattern and still change no byte of the cache."""
@@ -72,15 +74,24 @@ _ASIDE = re.compile(
 """Fields and sections about something else than the decoder's cache."""
 
 _MAX_DEPTH = 8
+MAX_FIELDS = 10_000
+"""Fields of one section that are looked at; the largest real decoder section has about 120."""
 
 
 def find_overlooked(fields: Fields) -> list[str]:
-    """Return the fields that could change the cache and were not read, by their full names."""
+    """Return the fields that could change the cache and were not read, by their full names.
+
+    Raises:
+        ModelError: A section has more than 10,000 fields.
+    """
     return _search(fields.raw, fields.path, fields.used, _MAX_DEPTH)
 
 
 def _search(raw: Mapping[str, object], path: str, used: set[str] | frozenset[str], depth: int) -> list[str]:
     found: list[str] = []
+    if len(raw) > MAX_FIELDS:
+        where = f"section `{path[:80]}` of the config" if path else "config"
+        raise ModelError(f"the {where} has {len(raw)} fields, more than {MAX_FIELDS}", hint=STATE_BY_HAND)
     for name, value in raw.items():
         if name in used or name in _HARMLESS or not isinstance(name, str) or _ASIDE.search(name) or _is_off(value):
             continue

@@ -9,7 +9,17 @@ from kvledger.model.decoder import MAX_HEAD_SIZE, MAX_HEADS, Decoder, HeadShape,
 from kvledger.model.fields import Fields
 from kvledger.model.layers import AttentionCache, Layer, SharedCache
 
-__all__ = ["Rule", "every", "full", "hybrid_pattern", "letters", "none_first", "read_attention", "windowed"]
+__all__ = [
+    "Rule",
+    "after_first",
+    "every",
+    "full",
+    "hybrid_pattern",
+    "letters",
+    "none_first",
+    "read_attention",
+    "windowed",
+]
 
 Rule = Callable[[Decoder, int], Sequence[str]]
 """What a family does when the config lists no layer types: (decoder, layers) to ``full`` or ``sliding`` for each."""
@@ -28,6 +38,7 @@ _KINDS = {
     "chunked_attention": "chunked",
 }
 GEMMA_4 = ("gemma4", "gemma4_text", "gemma4_unified_text")
+_PERIODS = ("sliding_window_pattern", "_sliding_window_pattern", "global_attn_every_n_layers")
 _WINDOW = ("sliding_window", "sliding_window_size", "window_size")
 
 
@@ -44,10 +55,16 @@ def windowed(decoder: Decoder, layers: int) -> Sequence[str]:
 
 def none_first(decoder: Decoder, layers: int) -> Sequence[str]:
     """Say that layers from ``max_window_layers`` on have the window, if ``use_sliding_window`` (Qwen2, Qwen3)."""
-    fields = decoder.fields
-    first = fields.integer("max_window_layers", low=0, default=layers)
-    if not fields.flag("use_sliding_window") or not _has_window(decoder) or first is None:
-        fields.accept(*_WINDOW)
+    if decoder.fields.flag("use_sliding_window"):
+        return after_first(decoder, layers)
+    decoder.fields.accept(*_WINDOW, "max_window_layers")
+    return ["full"] * layers
+
+
+def after_first(decoder: Decoder, layers: int) -> Sequence[str]:
+    """Say that layers from ``max_window_layers`` on have the window, if there is one (dots.llm1)."""
+    first = decoder.fields.integer("max_window_layers", low=0)
+    if not _has_window(decoder) or first is None:
         return ["full"] * layers
     return ["full" if i < first else "sliding" for i in range(layers)]
 
@@ -130,7 +147,9 @@ def layer_kinds(decoder: Decoder, count: int, rule: Rule) -> list[str]:
     if decoder.fields.raw.get("use_sliding_window") is False:
         decoder.fields.accept(*_WINDOW, "use_sliding_window", "max_window_layers")
         return ["full"] * count
-    decoder.fields.accept("use_sliding_window", "max_window_layers", "sliding_window_pattern")
+    decoder.fields.accept("use_sliding_window", "max_window_layers", *_PERIODS)
+    if "sliding" not in {_KINDS[kind] for kind in given}:
+        decoder.fields.accept(*_WINDOW)
     return [_KINDS[kind] for kind in given]
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from kvledger.model.decoder import MAX_HEAD_SIZE, MAX_HEADS, MAX_LAYERS, Decoder, LayerPlan
-from kvledger.model.layers import AttentionCache, CrossAttentionCache, Layer, Role
+from kvledger.model.layers import AttentionCache, CrossAttentionCache, Layer, NoCache, Role
 
-__all__ = ["read_bart", "read_mllama", "read_t5", "read_whisper"]
+__all__ = ["read_bart", "read_encoder", "read_mllama", "read_t5", "read_whisper"]
 
 
 def _pairs(decoder: Decoder, count: int, heads: int, size: int, encoder_tokens: int) -> LayerPlan:
@@ -33,6 +33,14 @@ def _sizes(decoder: Decoder) -> tuple[int, int, int]:
     if width % heads:
         raise fields.refusal("decoder_attention_heads", heads, f"does not divide d_model {width}")
     return count, heads, width // heads
+
+
+def read_encoder(decoder: Decoder) -> LayerPlan:
+    """Read an encoder (BERT and its relatives): it sees its whole input at once and keeps nothing."""
+    decoder.fields.accept(*decoder.fields.raw)
+    cache = NoCache(reason="encoder")
+    layers = tuple(Layer(index=i, cache=cache, origin="encoder") for i in range(decoder.layer_count()))
+    return LayerPlan(layers=layers)
 
 
 def read_whisper(decoder: Decoder) -> LayerPlan:

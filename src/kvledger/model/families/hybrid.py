@@ -145,7 +145,8 @@ def read_delta_net(decoder: Decoder) -> LayerPlan:
     kinds = _listed(decoder, count, "layer_types")
     if kinds is None:
         kinds = tuple(_interval(decoder, count, "full_attention_interval", default=4))
-    fields.accept("full_attention_interval")
+    fields.accept("full_attention_interval", "linear_a_log_min", "linear_a_log_max", "linear_dt_min", "linear_dt_max")
+    fields.accept("linear_dt_init_floor", "linear_allow_neg_eigval")
     builders: dict[str, Builder] = {
         "full_attention": lambda: _attention(decoder),
         "linear_attention": lambda: delta_net_cache(decoder),
@@ -188,7 +189,7 @@ def read_bailing_linear(decoder: Decoder) -> LayerPlan:
     fields.accept("layer_group_size")
     latent = fields.has("kv_lora_rank")
     delta = fields.has("short_conv_kernel_size") or "short_conv_kernel_size" in fields.defaults
-    head_size = fields.integer("head_dim") or decoder.hidden_size() // decoder.query_heads()
+    head_size = fields.integer("linear_head_dim", "head_dim") or decoder.hidden_size() // decoder.query_heads()
     attention = latent_cache(decoder) if latent else _attention(decoder)
     builders: dict[str, Builder] = {
         "full_attention": lambda: attention,
@@ -230,7 +231,9 @@ def read_lfm2(decoder: Decoder) -> LayerPlan:
         if places is None:
             raise fields.missing("layer_types", "full_attn_idxs")
         kinds = tuple("full_attention" if i in set(places) else "conv" for i in range(count))
-    fields.accept("conv_dim", "conv_dim_out", "conv_use_xavier_init", "block_use_xavier_init", "conv_bias")
+    fields.accept(
+        "conv_L_cache", "conv_dim", "conv_dim_out", "conv_use_xavier_init", "block_use_xavier_init", "conv_bias"
+    )
     builders: dict[str, Builder] = {
         "full_attention": lambda: _attention(decoder),
         "conv": lambda: conv_cache(decoder),

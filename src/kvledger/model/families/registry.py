@@ -24,12 +24,12 @@ glm4v_text nemotron phi phi-msft persimmon stablelm stablelm_epoch internlm inte
 internlm3 baichuan exaone gpt2 gpt_neox gptj codegen opt bloom deepseek seed_oss arcee apertus
 hunyuan_v1_dense hunyuan_v1_moe hunyuan_vl_text ernie4_5 ernie4_5_moe ernie4_5_vl_moe_text helium bitnet minicpm
 cohere aria_text orion solar xverse aquila yi skywork teleflm solar_open jais2 nanochat
-bailing_moe bailing_moe_v2 mellum hyperclovax iquestcoder sarvam_moe smollm csm got_ocr2 emu3_text_model
+bailing_moe bailing_moe_v2 hyperclovax iquestcoder sarvam_moe smollm got_ocr2 emu3_text_model
 paddleocr_vl_text grok-1 jais arctic qwen
 """.split()  # noqa: SIM905
 _QWEN = """
 qwen2 qwen2_moe qwen3 qwen3_moe qwen2_vl qwen2_vl_text qwen2_5_vl qwen2_5_vl_text qwen3_vl_text qwen3_vl_moe_text
-qwen2_5_omni_text qwen3_omni_moe_text qwen2_audio_text dots1 smollm3 mimo_vl
+qwen2_5_omni_text qwen3_omni_moe_text qwen2_audio_text smollm3 mimo_vl
 """.split()  # noqa: SIM905
 _WINDOWED = """
 mistral ministral mixtral starcoder2 phi3 phimoe phi4mm phi4_multimodal voxtral_realtime_text
@@ -41,6 +41,10 @@ glm4_moe glm4v_moe_text glm_ocr_text mimo minimax_m2 hy_v3
 _LATENT = """
 deepseek_v2 deepseek_v3 deepseek_v32 kimi_k2 glm_moe_dsa glm4_moe_lite minicpm3 mistral4 axk1 youtu sarvam_mla
 deepseek_vl_v2 pangu_ultra_moe
+""".split()  # noqa: SIM905
+_ENCODERS = """
+bert roberta xlm-roberta xlm-roberta-xl distilbert electra camembert albert mpnet deberta deberta-v2 modernbert
+nomic_bert new gte eurobert jina_embeddings_v3 ernie
 """.split()  # noqa: SIM905
 
 _FAMILIES: Mapping[str, Family] = MappingProxyType(
@@ -54,11 +58,13 @@ _FAMILIES: Mapping[str, Family] = MappingProxyType(
         "deepseek_v4": read_compressed,
         **dict.fromkeys(("gemma2", "vaultgemma", "gpt_oss"), partial(read_attention, rule=rules.every(2))),
         **dict.fromkeys(
-            ("gemma3_text", "gemma3"), partial(read_attention, rule=rules.every(6, "sliding_window_pattern"))
+            ("gemma3_text", "gemma3"),
+            partial(read_attention, rule=rules.every(6, "sliding_window_pattern", "_sliding_window_pattern")),
         ),
         "gemma3n_text": partial(read_attention, rule=rules.every(5)),
         **dict.fromkeys(rules.GEMMA_4, partial(read_attention, rule=rules.every(6))),
         "cohere2": partial(read_attention, rule=rules.every(4, "sliding_window_pattern")),
+        "dots1": partial(read_attention, rule=rules.after_first),
         "olmo3": partial(read_attention, rule=rules.every(4)),
         "afmoe": partial(read_attention, rule=rules.every(4, "global_attn_every_n_layers")),
         **dict.fromkeys(("exaone4", "exaone_moe"), partial(read_attention, rule=rules.letters)),
@@ -88,6 +94,7 @@ _FAMILIES: Mapping[str, Family] = MappingProxyType(
         "whisper": cross.read_whisper,
         **dict.fromkeys(("bart", "mbart", "m2m_100", "marian", "pegasus", "blenderbot"), cross.read_bart),
         **dict.fromkeys(("t5", "mt5", "umt5"), cross.read_t5),
+        **dict.fromkeys(_ENCODERS, cross.read_encoder),
         "mllama_text_model": cross.read_mllama,
     }
 )

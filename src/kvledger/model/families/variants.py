@@ -25,6 +25,7 @@ __all__ = [
 
 def _all_layers(decoder: Decoder, kv_heads: int, source: str) -> LayerPlan:
     decoder.fields.note("kv_heads", kv_heads, source)
+    decoder.fields.accept("num_key_value_heads")
     size = decoder.head_size()
     cache = AttentionCache(kv_heads=kv_heads, key_size=size, value_size=size)
     return LayerPlan(layers=tuple(Layer(index=i, cache=cache, origin=source) for i in range(decoder.layer_count())))
@@ -129,6 +130,7 @@ def read_minimax_m3(decoder: Decoder) -> LayerPlan:
     indexer = Indexer(key_size=size, key_format=KV_FORMATS["bfloat16"])
     sparse = replace(cache, indexer=indexer)
     fields.accept("num_mtp_modules", "mtp_transformer_layers")
+    fields.accept("index_block_size", "index_topk_blocks", "index_local_blocks")
     layers = tuple(
         Layer(index=i, cache=sparse if on else cache, origin=f"sparse_attention_freq[{i}] = {on}")
         for i, on in enumerate(flags)
