@@ -1,7 +1,7 @@
 """Layers stated by hand."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvledger.errors import UsageError
@@ -92,6 +92,7 @@ def test_a_model_stated_by_hand_costs_what_its_config_costs(name, text):
     assert stated.sequence_bytes(50_000) == known.sequence_bytes(50_000)
 
 
+@settings(deadline=None)
 @given(st.text(alphabet="0123456789x*()+=, kvheadnoestrcilpuwm", max_size=60))
 def test_any_text_gives_layers_or_a_usage_error(text):
     try:

@@ -3,7 +3,7 @@
 from fractions import Fraction
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvledger.model import (
@@ -154,6 +154,7 @@ CACHES = st.one_of(
 )
 
 
+@settings(deadline=None)
 @given(CACHES, st.integers(0, 10**6), st.integers(0, 10**6), st.sampled_from(Windows))
 def test_a_longer_sequence_never_keeps_less(cache, one, two, windows):
     storage = Storage(kv=KV_FORMATS["bfloat16"], windows=windows)
@@ -161,12 +162,14 @@ def test_a_longer_sequence_never_keeps_less(cache, one, two, windows):
     assert cache.bytes_at(short, storage) <= cache.bytes_at(long, storage)
 
 
+@settings(deadline=None)
 @given(CACHES, st.integers(0, 10**6), st.sampled_from(Windows))
 def test_no_sequence_keeps_more_than_growth_and_fixed_bytes(cache, length, windows):
     storage = Storage(kv=KV_FORMATS["bfloat16"], windows=windows)
     assert cache.bytes_at(length, storage) <= cache.growth(storage) * length + cache.fixed_bytes(storage)
 
 
+@settings(deadline=None)
 @given(CACHES, st.integers(0, 10**6))
 def test_dropping_what_is_outside_a_window_never_costs_more(cache, length):
     assert cache.bytes_at(length, BF16) <= cache.bytes_at(length, FULL)

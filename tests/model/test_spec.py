@@ -1,7 +1,7 @@
 """The model: sums over layers, windows, storage."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvledger.errors import UsageError
@@ -63,12 +63,14 @@ def test_a_length_out_of_bounds_is_refused(length):
         model(FULL).draft_bytes(length)
 
 
+@settings(deadline=None)
 @given(st.sampled_from(sorted(catalogue())), st.integers(0, 2_000_000))
 def test_no_model_of_the_catalogue_keeps_more_than_its_growth_and_fixed_part(name, length):
     spec = find_model(name)
     assert spec.sequence_bytes(length) <= spec.growth() * length + spec.fixed_bytes_per_sequence()
 
 
+@settings(deadline=None)
 @given(st.sampled_from(sorted(catalogue())), st.integers(1, 100_000), st.sampled_from(["fp8", "q8_0", "nvfp4"]))
 def test_a_smaller_kv_dtype_never_costs_more(name, length, dtype):
     spec = find_model(name)
