@@ -807,3 +807,67 @@ def test_a_saved_config_repeats_its_rule_beside_the_layer_types():
 def test_a_window_that_no_listed_layer_uses_does_not_matter():
     config = llama(2, 64, 2, 2, sliding_window=8, layer_types=["full_attention"] * 2)
     assert read_config(config).fixed_bytes_per_sequence() == 0
+
+
+STEP = {
+    "head_dim": 128,
+    "sliding_window": 512,
+    "num_nextn_predict_layers": 2,
+    "attention_other_setting": {"attention_type": "sliding_attention", "num_attention_groups": 8, "head_dim": 128},
+}
+
+
+@pytest.mark.parametrize(
+    "types",
+    [
+        {"layer_types": ["full_attention", "sliding_attention", "sliding_attention", "full_attention"]},
+        {
+            "layer_types": ["full_attention", "sliding_attention"],
+            "mtp_layer_types": ["sliding_attention", "full_attention"],
+        },
+    ],
+)
+def test_step_lists_its_next_token_layers_after_the_main_ones(types):
+    spec = read_config(llama(2, 4096, 64, 8, "step3p5", **STEP, **types))
+    assert [layer.cache.window_tokens for layer in spec.layers] == [None, 512]
+    assert [(layer.index, layer.cache.window_tokens) for layer in spec.draft_layers] == [(2, 512), (3, None)]
+
+
+def test_next_token_layers_of_unknown_kind_are_left_out():
+    config = llama(2, 64, 2, 2, "step3p5", **STEP, layer_types=["full_attention", "sliding_attention"])
+    assert read_config(config).draft_layers == ()
+
+
+def test_sharing_across_layers_is_refused_unless_it_is_off():
+    refused(llama(2, 64, 2, 2, "hunyuan_v1_dense", use_cla=True, cla_share_factor=2), "use_cla", "cla_share_factor")
+    assert read_config(llama(2, 64, 2, 2, "hunyuan_v1_dense", use_cla=False, cla_share_factor=2)).block_count == 2
+
+
+@pytest.mark.parametrize(
+    ("model_type", "fields"),
+    [
+        ("bailing_moe_v2", {"use_sliding_window": False, "sliding_window": 4096, "max_window_layers": 28}),
+        ("ernie4_5", {"compression_ratio": 1.0}),
+        ("phi3", {"full_attn_mod": 1, "sliding_window": 262144, "interpolate_factor": 1}),
+        ("cohere2", {"order_of_interleaved_layers": "local_attn_first", "layer_switch": 4, "sliding_window": 8}),
+        (
+            "chatglm",
+            {"add_qkv_bias": True, "attention_softmax_in_fp32": True, "kv_channels": 32, "interleaved_qkv": False},
+        ),
+        ("gpt_bigcode", {"pre_allocate_kv_cache": True, "attention_softmax_in_fp32": True, "pad_key_length": True}),
+        ("llama4_text", {"cache_implementation": "hybrid", "no_rope_layers": [], "for_llm_compressor": False}),
+        ("qwen", {"use_cache_kernel": True, "use_cache_quantization": False, "use_logn_attn": True, "kv_channels": 32}),
+        ("gemma3n_text", {"activation_sparsity_pattern": [0.95, 0.0], "sliding_window": 8, "num_kv_shared_layers": 0}),
+        ("starcoder2", {"attention_dropout": 0.1, "residual_dropout": 0.1, "sliding_window": 8}),
+        ("smollm3", {"no_rope_layers": [1, 0], "no_rope_layer_interval": 4, "use_sliding_window": False}),
+        ("llama", {"draft_vocab_size": 32000, "eagle_config": {"eagle_aux_hidden_state_layer_ids": [1, 2]}}),
+    ],
+)
+def test_fields_of_published_configs_that_change_nothing_are_not_refused(model_type, fields):
+    assert read_config(llama(2, 64, 2, 2, model_type, **fields)).block_count == 2
+
+
+def test_bloom_names_its_width_in_its_own_way():
+    """2 x 2 layers x 4 heads x 16 x 2 bytes."""
+    spec = read_config({"model_type": "bloom", "n_layer": 2, "n_embed": 64, "num_attention_heads": 4})
+    assert spec.bytes_per_token() == 2 * 2 * 64 * 2

@@ -17,7 +17,7 @@ MAX_HEAD_SIZE = 2**16
 
 _LAYERS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
 _HEADS = ("num_attention_heads", "n_head", "n_heads", "num_heads")
-_HIDDEN = ("hidden_size", "n_embd", "d_model", "model_dim", "hidden_dim")
+_HIDDEN = ("hidden_size", "n_embd", "n_embed", "d_model", "model_dim", "hidden_dim")
 _KV_HEADS = (
     "n_head_kv",
     "num_kv_heads",

@@ -18,7 +18,7 @@ _RELEVANT = re.compile(
     r"window|sliding|swa_|chunk|mamba|ssm|linear|lora_rank|latent|(^|_)index|sparse|compress|layer_types?$|layer_kinds?$"
     r"|block_types?$|block_config|layers?_config|hybrid|share|state|conv|recurr|retention|delta|cross_att|cross_layer"
     r"|encoder|kv_|_kv|key_value|cache|attn_|attention|local|global|full_att|pattern|interval|period|rwkv|ngram"
-    r"|memory|mla|gqa|mqa|multi_query|head_dim|head_size|heads?$|no_op|num_loops|loop",
+    r"|memory|mla|(^|_)cla(_|$)|gqa|mqa|multi_query|head_dim|head_size|heads?$|no_op|num_loops|loop",
     re.IGNORECASE,
 )
 
@@ -59,7 +59,9 @@ _HARMLESS = frozenset(
     mla_use_nope mla_use_output_gate
     mtp_use_dedicated_embeddings index_topk_pattern index_topk_freq index_skip_topk_offset use_mtp
     mamba_expand_ratio attention_layer_norm sparse_attention_backend attn_config_class sliding_window_rope_scaling
-    qkv_bias qkv_proj_bias use_qkv_bias activation_sparsity_pattern num_sliding_attention_heads
+    use_head_wise_attn_gate share_expert_dims swiglu_limits_shared full_attn_mod add_qkv_bias use_cache_kernel
+    mamba_inner_layernorms mamba_use_mlp shared_moe_mode order_of_interleaved_layers pre_allocate_kv_cache
+    attn_rotary_emb qkv_bias qkv_proj_bias use_qkv_bias activation_sparsity_pattern num_sliding_attention_heads
     share_encoder_decoder_embeddings num_attention_heads num_heads_per_token use_gemma_norm ffn_share_layers n_head
     """.split()  # noqa: SIM905
 )
@@ -73,6 +75,8 @@ _ASIDE = re.compile(
 )
 """Fields and sections about something else than the decoder's cache."""
 
+_ONE = frozenset(("compression_ratio", "cla_share_factor"))
+"""Fields that change nothing at the value 1."""
 _MAX_DEPTH = 8
 MAX_FIELDS = 10_000
 """Fields of one section that are looked at; the largest real decoder section has about 120."""
@@ -94,6 +98,8 @@ def _search(raw: Mapping[str, object], path: str, used: set[str] | frozenset[str
         raise ModelError(f"the {where} has {len(raw)} fields, more than {MAX_FIELDS}", hint=STATE_BY_HAND)
     for name, value in raw.items():
         if name in used or name in _HARMLESS or not isinstance(name, str) or _ASIDE.search(name) or _is_off(value):
+            continue
+        if name in _ONE and value == 1:
             continue
         full = f"{path}.{name[:80]}" if path else name[:80]
         if _RELEVANT.search(name):

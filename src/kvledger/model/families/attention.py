@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from kvledger.model.decoder import MAX_HEAD_SIZE, MAX_HEADS, Decoder, HeadShape, LayerPlan
+from kvledger.model.decoder import MAX_HEAD_SIZE, MAX_HEADS, MAX_LAYERS, Decoder, HeadShape, LayerPlan
 from kvledger.model.fields import Fields
-from kvledger.model.layers import AttentionCache, Layer, SharedCache
+from kvledger.model.layers import AttentionCache, Layer, Role, SharedCache
 
 __all__ = [
     "Rule",
@@ -43,8 +43,11 @@ _WINDOW = ("sliding_window", "sliding_window_size", "window_size")
 
 
 def full(decoder: Decoder, layers: int) -> Sequence[str]:
-    """Say that every layer attends to everything; a window in the config is refused elsewhere."""
-    del decoder
+    """Say that every layer attends to everything; a window that is not switched off is refused elsewhere."""
+    if decoder.fields.raw.get("use_sliding_window") is False:
+        decoder.fields.accept(*_WINDOW, "use_sliding_window", "max_window_layers")
+    if decoder.fields.raw.get("use_cla") is False:
+        decoder.fields.accept("cla_share_factor")
     return ["full"] * layers
 
 
@@ -116,8 +119,9 @@ def read_attention(decoder: Decoder, rule: Rule = full) -> LayerPlan:
         ModelError: A layer type is unknown, the list has another length, or a window is announced and not given.
     """
     count = decoder.layer_count()
-    kinds = layer_kinds(decoder, count, rule)
-    by_kind = {kind: _cache(decoder, kind) for kind in dict.fromkeys(kinds)}
+    drafts = decoder.fields.integer("num_nextn_predict_layers", low=0, high=MAX_LAYERS, default=0) or 0
+    kinds, draft_kinds = layer_kinds(decoder, count, drafts, rule)
+    by_kind = {kind: _cache(decoder, kind) for kind in dict.fromkeys((*kinds, *draft_kinds))}
     overrides = _overrides(decoder, count)
     layers = tuple(
         Layer(
@@ -127,30 +131,44 @@ def read_attention(decoder: Decoder, rule: Rule = full) -> LayerPlan:
         )
         for i, kind in enumerate(kinds)
     )
-    return LayerPlan(layers=_share(decoder, layers, kinds))
+    draft_layers = tuple(
+        Layer(index=count + i, cache=by_kind[kind], role=Role.DRAFT, origin=f"{kind} attention of a next-token layer")
+        for i, kind in enumerate(draft_kinds)
+    )
+    return LayerPlan(layers=_share(decoder, layers, kinds), draft_layers=draft_layers)
 
 
-def layer_kinds(decoder: Decoder, count: int, rule: Rule) -> list[str]:
+def layer_kinds(decoder: Decoder, count: int, drafts: int, rule: Rule) -> tuple[list[str], list[str]]:
     """Return ``full``, ``sliding`` or ``chunked`` for each layer, from ``layer_types`` or else the family's rule.
+
+    The second list is of the next-token layers, where ``layer_types`` goes on with them or ``mtp_layer_types`` names
+    them (Step 3.5).
 
     Raises:
         ModelError: A layer type is unknown, or the list has another length.
     """
-    given = decoder.fields.texts("layer_types")
+    fields = decoder.fields
+    given, after = fields.texts("layer_types"), fields.texts("mtp_layer_types") or ()
     if given is None:
-        return list(rule(decoder, count))
+        return list(rule(decoder, count)), [_kind(fields, kind) for kind in after]
+    if len(given) == count + drafts:
+        given, after = given[:count], given[count:] or after
     if len(given) != count:
-        raise decoder.fields.refusal("layer_types", given, f"lists {len(given)} layers, the model has {count}")
-    for kind in given:
-        if kind not in _KINDS:
-            raise decoder.fields.refusal("layer_types", kind, "is not an attention layer this family has")
-    if decoder.fields.raw.get("use_sliding_window") is False:
-        decoder.fields.accept(*_WINDOW, "use_sliding_window", "max_window_layers")
-        return ["full"] * count
-    decoder.fields.accept("use_sliding_window", "max_window_layers", *_PERIODS)
-    if "sliding" not in {_KINDS[kind] for kind in given}:
-        decoder.fields.accept(*_WINDOW)
-    return [_KINDS[kind] for kind in given]
+        raise fields.refusal("layer_types", given, f"lists {len(given)} layers, the model has {count}")
+    kinds = [_kind(fields, kind) for kind in given]
+    if fields.raw.get("use_sliding_window") is False:
+        fields.accept(*_WINDOW, "use_sliding_window", "max_window_layers")
+        return ["full"] * count, ["full"] * len(after)
+    fields.accept("use_sliding_window", "max_window_layers", *_PERIODS)
+    if "sliding" not in kinds:
+        fields.accept(*_WINDOW)
+    return kinds, [_kind(fields, kind) for kind in after]
+
+
+def _kind(fields: Fields, kind: str) -> str:
+    if kind not in _KINDS:
+        raise fields.refusal("layer_types", kind, "is not an attention layer this family has")
+    return _KINDS[kind]
 
 
 def _has_window(decoder: Decoder) -> bool:

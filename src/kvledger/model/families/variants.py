@@ -41,7 +41,8 @@ def read_with_drafts(decoder: Decoder) -> LayerPlan:
     plan = read_attention(decoder)
     if kinds is not None and (len(kinds) != len(plan.layers) or 0 in kinds):
         raise fields.refusal("attn_type_list", kinds, "does not say full attention for each layer")
-    return replace(plan, draft_layers=draft_copies(decoder, len(plan.layers), decoder.head_shape().cache()))
+    drafts = plan.draft_layers or draft_copies(decoder, len(plan.layers), decoder.head_shape().cache())
+    return replace(plan, draft_layers=drafts)
 
 
 def read_llama4(decoder: Decoder) -> LayerPlan:
