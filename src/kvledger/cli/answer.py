@@ -42,6 +42,8 @@ def ask(question: Question) -> ReplayReport:
     policies += [policy for policy in mitigated if policy.name not in named]
     cost = cost_of(question, needs_layers=any(policy.kind is Kind.VMM for policy in policies))
     pool = pool_of(question, cost)
+    for policy in policies:
+        pool.divide(policy)  # what cannot run is said before the trace is read and the first policy has run
     clock = clock_of(question.clock, cost.bytes_per_token)
     trace = load_trace(question.trace, columns=question.columns, seed=question.seed, identity=False)
     length, origin = _max_model_len(question, cost, trace.workload)

@@ -15,7 +15,7 @@ from kvledger.traces.formats import (
 )
 from kvledger.traces.registry import Reader
 
-__all__ = ["ALL"]
+__all__ = ["ALL", "Reader"]
 
 ALL: tuple[Reader, ...] = (
     own.READER,
