@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import numba
 
-__all__ = ["compiled"]
+__all__ = ["compiled", "inlined"]
 
 Kernel = TypeVar("Kernel", bound=Callable[..., Any])
 
@@ -19,4 +19,13 @@ def compiled(function: Kernel) -> Kernel:
     replay ten times slower. Division follows numpy (no exception); kernels guard their divisors.
     """
     kernel: Kernel = numba.njit(cache=True, error_model="numpy", _nrt=False)(function)
+    return kernel
+
+
+def inlined(function: Kernel) -> Kernel:
+    """Compile a kernel that other kernels call, and dissolve it in them.
+
+    Passing a dozen arrays by value costs more than what most of these functions do.
+    """
+    kernel: Kernel = numba.njit(cache=True, error_model="numpy", _nrt=False, forceinline=True)(function)
     return kernel

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from kvledger.pool import buddy, extents
+from kvledger.pool import buddy
 
 Array = Any  # a numpy array; numba knows its type
 
@@ -81,8 +81,9 @@ Array = Any  # a numpy array; numba knows its type
     I_STRIDE,
     I_IN_BUCKET,
     I_ROWS,
-) = range(64)
-I_LEN = 64
+    I_PROGRESS,
+) = range(65)
+I_LEN = 65
 
 # Floats: the clock, restarts, and where time began.
 (
@@ -129,8 +130,9 @@ A_LEN = 8
     S_OFFSET,
     S_END,
     S_GROWTH,
-) = range(15)
-S_LEN = 15
+    S_PHASE,
+) = range(16)
+S_LEN = 16
 
 # One bucket of the timeline: the sums of A_*, then where it starts and its peaks.
 (
@@ -149,7 +151,7 @@ B_LEN = A_LEN + 8
 DEMAND, UPFRONT, PROMISE, EXTENT, GROWING, BATCH = range(6)
 
 # Why a kernel returns.
-DONE, PAUSED, FULL = range(3)
+DONE, PAUSED, FULL, STALLED = range(4)
 
 NEVER_TICK = 2**62
 
@@ -159,73 +161,80 @@ SERIES_COLUMNS = 10  # step, running, waiting, preemptions, used_blocks, used, h
 LATENCY_BINS = 64 * 256
 
 
-class State(NamedTuple):
-    """All arrays of one replay (shapes in the comments)."""
+# Rows of `Core.lists`: slots that run in admission order, preempted ones (the next to come back last), and unused ones.
+ORDER, STACK, SPARE = range(3)
+
+# Rows of `Core.space`: the holes of extents (addresses, sizes, meta), then the buddies (counts, free blocks by order).
+HOLES, SIZES, META, COUNTS, BUDDIES = range(5)
+
+
+class Core(NamedTuple):
+    """What changes while requests run (shapes in the comments)."""
 
     ints: Array  # (I_LEN,) int64
     floats: Array  # (F_LEN,) float64
+    slots: Array  # (max_num_seqs + 1, S_LEN) int64
+    lists: Array  # (3, max_num_seqs + 1) int64
+    space: Array  # (BUDDIES + ORDERS, at least max_num_seqs + 2) int64
+    crossings: Array  # (block_size,) int64, how many steady requests need a block at each phase
+
+
+class Log(NamedTuple):
+    """What is remembered."""
+
     busy: Array  # (A_LEN,) float64
     saturated: Array  # (A_LEN,) float64
-    slots: Array  # (max_num_seqs + 1, S_LEN) int64
-    order: Array  # (max_num_seqs,) int64, slots in admission order
-    stack: Array  # (max_num_seqs,) int64, preempted slots, the next to come back last
-    spare: Array  # (max_num_seqs + 1,) int64, unused slots
-    holes: Array  # (max_num_seqs + 2,) int64
-    hole_sizes: Array  # (max_num_seqs + 2,) int64
-    hole_meta: Array  # (2,) int64
-    buddies: Array  # (ORDERS, max_num_seqs + 2) int64
-    buddy_counts: Array  # (ORDERS,) int64
-    crossings: Array  # (block_size,) int64, how many steady requests need a block at each phase
     timeline: Array  # (BUCKETS, B_LEN) float64
     rows: Array  # (ROWS or 0, SERIES_COLUMNS) int64
     row_times: Array  # (ROWS or 0,) float64
     latencies: Array  # (3, requests or 0) float64: first scheduled, first token, end
     latency_counts: Array  # (3, LATENCY_BINS) int64
     latency_sums: Array  # (3, 2) float64: sum, maximum
+
+
+class Columns(NamedTuple):
+    """The trace."""
+
     arrivals: Array  # (requests,) float64
     prompts: Array  # (requests,) int32
     outputs: Array  # (requests,) int32
     limits: Array  # (requests or 0,) int32
 
 
-def new_state(
-    columns: tuple[Array, Array, Array, Array], *, max_seqs: int, block_size: int, series: bool, exact_latencies: bool
-) -> State:
-    """Return a zeroed state over the columns ``(arrivals, prompts, outputs, limits)``."""
-    arrivals, prompts, outputs, limits = columns
-    n = len(arrivals)
-    holes, hole_sizes, hole_meta = extents.new_holes(max_seqs)
-    buddies, buddy_counts = buddy.new_free_blocks(max_seqs)
+class State(NamedTuple):
+    """All arrays of one replay, in the groups that the kernels take."""
+
+    core: Core
+    log: Log
+    trace: Columns
+
+
+def new_state(columns: Columns, *, max_seqs: int, block_size: int, series: bool, exact_latencies: bool) -> State:
+    """Return a zeroed state over the columns of a trace."""
+    n = len(columns.arrivals)
     rows = ROWS if series else 0
-    state = State(
+    core = Core(
         ints=np.zeros(I_LEN, np.int64),
         floats=np.zeros(F_LEN, np.float64),
+        slots=np.zeros((max_seqs + 1, S_LEN), np.int64),
+        lists=np.zeros((3, max_seqs + 1), np.int64),
+        space=np.zeros((BUDDIES + buddy.ORDERS, max(max_seqs + 2, buddy.ORDERS)), np.int64),
+        crossings=np.zeros(block_size, np.int64),
+    )
+    log = Log(
         busy=np.zeros(A_LEN, np.float64),
         saturated=np.zeros(A_LEN, np.float64),
-        slots=np.zeros((max_seqs + 1, S_LEN), np.int64),
-        order=np.zeros(max_seqs, np.int64),
-        stack=np.zeros(max_seqs, np.int64),
-        spare=np.arange(max_seqs, -1, -1, dtype=np.int64),
-        holes=holes,
-        hole_sizes=hole_sizes,
-        hole_meta=hole_meta,
-        buddies=buddies,
-        buddy_counts=buddy_counts,
-        crossings=np.zeros(block_size, np.int64),
         timeline=np.zeros((BUCKETS, B_LEN), np.float64),
         rows=np.zeros((rows, SERIES_COLUMNS), np.int64),
         row_times=np.zeros(rows, np.float64),
         latencies=np.full((3, n if exact_latencies else 0), np.nan),
         latency_counts=np.zeros((3, LATENCY_BINS), np.int64),
         latency_sums=np.zeros((3, 2), np.float64),
-        arrivals=arrivals,
-        prompts=prompts,
-        outputs=outputs,
-        limits=limits,
     )
-    state.ints[I_STRIDE] = 1
-    state.ints[I_SPARE] = max_seqs + 1
-    state.ints[I_HEAD_SLOT] = -1
-    state.ints[I_NEXT_END] = NEVER_TICK
-    state.ints[I_NEXT_GROWTH] = NEVER_TICK
-    return state
+    core.lists[SPARE] = np.arange(max_seqs, -1, -1)
+    core.ints[I_STRIDE] = 1
+    core.ints[I_SPARE] = max_seqs + 1
+    core.ints[I_HEAD_SLOT] = -1
+    core.ints[I_NEXT_END] = NEVER_TICK
+    core.ints[I_NEXT_GROWTH] = NEVER_TICK
+    return State(core=core, log=log, trace=columns)

@@ -10,53 +10,68 @@ from kvledger.replay._step import join_arrivals, preempt_last, step
 
 
 @compiled
-def start(st):
+def start(st, trace):
     """Lay out the empty pool and set the clock to the first arrival."""
     ints, floats = st.ints, st.floats
     ints[I_FREE] = ints[I_CAPACITY]
     if ints[I_PLACEMENT] == extents.BUDDY:
-        buddy.reset(st.buddies, st.buddy_counts, ints[I_CAPACITY])
+        buddy.reset(st.space[BUDDIES:], st.space[COUNTS], ints[I_CAPACITY])
     else:
-        extents.reset(st.holes, st.hole_sizes, st.hole_meta, ints[I_CAPACITY])
-    if st.arrivals.shape[0] > 0:
-        floats[F_NOW] = st.arrivals[0]
-        floats[F_FIRST_ARRIVAL] = st.arrivals[0]
-        floats[F_RESTART_AT] = st.arrivals[0] + floats[F_RESTART_EVERY]
+        extents.reset(st.space[HOLES], st.space[SIZES], st.space[META], ints[I_CAPACITY])
+    if trace.arrivals.shape[0] > 0:
+        floats[F_NOW] = trace.arrivals[0]
+        floats[F_FIRST_ARRIVAL] = trace.arrivals[0]
+        floats[F_RESTART_AT] = trace.arrivals[0] + floats[F_RESTART_EVERY]
 
 
 @compiled
 def restart(st):
-    """Restart the server: everything that runs loses its memory and waits again, and time passes."""
+    """Restart the server: everything that runs loses its memory and waits again, and time passes.
+
+    Return False when no token has come out since the last restart. Every stretch between two restarts begins with the
+    same queue and an empty pool, so none ever will.
+    """
     ints, floats = st.ints, st.floats
     while ints[I_RUNNING] > 0:
         preempt_last(st)
         ints[I_PREEMPTIONS] -= 1
+    progress = 1 + ints[I_OUTPUT] + (ints[I_STUCK] << 40)
+    for i in range(ints[I_STACKED]):
+        progress += st.slots[st.lists[STACK, i], S_GENERATED]
+    if progress == ints[I_PROGRESS]:
+        return False
+    ints[I_PROGRESS] = progress
     ints[I_RESTARTS] += 1
     floats[F_NOW] += floats[F_RESTART_DOWN]
     floats[F_DOWN] += floats[F_RESTART_DOWN]
     floats[F_RESTART_AT] = floats[F_NOW] + floats[F_RESTART_EVERY]
-    st.hole_meta[extents.ROVER] = 0
+    st.space[META][extents.ROVER] = 0
+    return True
 
 
 @compiled
-def run(st, most):
-    """Go on for up to ``most`` steps or stretches; return DONE, PAUSED, or FULL (the rows must be taken away)."""
+def run(st, log, trace, most):
+    """Go on for up to ``most`` steps or stretches.
+
+    Return DONE, PAUSED, FULL (the rows must be taken away) or STALLED (restarts leave no time to compute anything).
+    """
     ints, floats = st.ints, st.floats
-    total = st.arrivals.shape[0]
+    total = trace.arrivals.shape[0]
     for _ in range(most):
-        if st.rows.shape[0] > 0 and ints[I_ROWS] == st.rows.shape[0]:
+        if log.rows.shape[0] > 0 and ints[I_ROWS] == log.rows.shape[0]:
             return FULL
         if ints[I_RUNNING] == 0 and ints[I_WAITING] == 0:
             if ints[I_NEXT] == total:
                 return DONE
-            floats[F_NOW] = max(floats[F_NOW], st.arrivals[ints[I_NEXT]])
-        join_arrivals(st)
+            floats[F_NOW] = max(floats[F_NOW], trace.arrivals[ints[I_NEXT]])
+        join_arrivals(st, trace)
         if ints[I_RUNNING] == 0 and ints[I_WAITING] == 0:
             continue
         if floats[F_RESTART_EVERY] > 0.0 and floats[F_NOW] >= floats[F_RESTART_AT]:
-            restart(st)
+            if not restart(st):
+                return STALLED
             continue
-        if can_jump(st) and jump(st) > 0:
+        if can_jump(st) and jump(st, log, trace) > 0:
             continue
-        step(st)
+        step(st, log, trace)
     return PAUSED

@@ -7,17 +7,17 @@ Free memory is counted in blocks for block tables and in tokens for extents. Eve
 from __future__ import annotations
 
 from kvledger.pool import buddy, extents, sizes
-from kvledger.pool.compiled import compiled
+from kvledger.pool.compiled import inlined
 from kvledger.replay._layout import *
 
 
-@compiled
+@inlined
 def blocks_of(tokens, block):
     """Return how many blocks hold ``tokens``."""
     return (tokens + block - 1) // block
 
 
-@compiled
+@inlined
 def extent_size(ints, tokens):
     """Return the size of an extent made for ``tokens``: buffer, granularity and the buddy's power of two."""
     size = sizes.align_up(tokens + ints[I_BUFFER], ints[I_GRAIN])
@@ -26,13 +26,13 @@ def extent_size(ints, tokens):
     return size
 
 
-@compiled
+@inlined
 def grown_size(ints, tokens):
     """Return the size of a growing extent that must hold ``tokens``."""
     return extent_size(ints, sizes.grown_tokens(ints[I_GROWTH], tokens, ints[I_STEP]))
 
 
-@compiled
+@inlined
 def asked_units(ints, prompt, output, limit, tokens):
     """Return the units that a waiting request asks for: blocks, or the size of one extent."""
     memory = ints[I_MEMORY]
@@ -45,7 +45,7 @@ def asked_units(ints, prompt, output, limit, tokens):
     return grown_size(ints, tokens)
 
 
-@compiled
+@inlined
 def never_fits(ints, prompt, output, limit):
     """Tell whether a request could not run even alone.
 
@@ -64,23 +64,23 @@ def never_fits(ints, prompt, output, limit):
     return last + extent_size(ints, max(before, 0)) > ints[I_CAPACITY]
 
 
-@compiled
+@inlined
 def has_room(st, size):
     """Tell whether one extent of ``size`` can be placed now."""
     if st.ints[I_PLACEMENT] == extents.BUDDY:
-        return buddy.can_allocate(st.buddy_counts, buddy.order_of(size))
-    return extents.find_hole(st.holes, st.hole_sizes, st.hole_meta, size, st.ints[I_PLACEMENT]) >= 0
+        return buddy.can_allocate(st.space[COUNTS], buddy.order_of(size))
+    return extents.find_hole(st.space[HOLES], st.space[SIZES], st.space[META], size, st.ints[I_PLACEMENT]) >= 0
 
 
-@compiled
+@inlined
 def place(st, size):
     """Place one extent and return its address; -1 when there is no room."""
     ints = st.ints
     if ints[I_PLACEMENT] == extents.BUDDY:
-        address = buddy.allocate(st.buddies, st.buddy_counts, buddy.order_of(size))
+        address = buddy.allocate(st.space[BUDDIES:], st.space[COUNTS], buddy.order_of(size))
     else:
-        hole = extents.find_hole(st.holes, st.hole_sizes, st.hole_meta, size, ints[I_PLACEMENT])
-        address = -1 if hole < 0 else extents.take(st.holes, st.hole_sizes, st.hole_meta, hole, size)
+        hole = extents.find_hole(st.space[HOLES], st.space[SIZES], st.space[META], size, ints[I_PLACEMENT])
+        address = -1 if hole < 0 else extents.take(st.space[HOLES], st.space[SIZES], st.space[META], hole, size)
     if address >= 0:
         ints[I_FREE] -= size
         ints[I_HELD] += size
@@ -88,21 +88,21 @@ def place(st, size):
     return address
 
 
-@compiled
+@inlined
 def give_back(st, address, size):
     """Return one extent."""
     ints = st.ints
     if ints[I_PLACEMENT] == extents.BUDDY:
-        buddy.release(st.buddies, st.buddy_counts, address, buddy.order_of(size))
+        buddy.release(st.space[BUDDIES:], st.space[COUNTS], address, buddy.order_of(size))
     else:
-        extents.release(st.holes, st.hole_sizes, st.hole_meta, address, size)
+        extents.release(st.space[HOLES], st.space[SIZES], st.space[META], address, size)
     ints[I_FREE] += size
     ints[I_HELD] -= size
     ints[I_DIRTY] = 1
     ints[I_BLOCKED] = 0
 
 
-@compiled
+@inlined
 def admit(st, slot, n, asked):
     """Give a waiting request the memory of its first ``n`` tokens; False when it must go on waiting."""
     ints = st.ints
@@ -151,7 +151,7 @@ def admit(st, slot, n, asked):
     return True
 
 
-@compiled
+@inlined
 def extend(st, slot, n):
     """Make room for ``n`` more tokens of a running request; False when there is none."""
     ints = st.ints
@@ -176,7 +176,7 @@ def extend(st, slot, n):
     return True
 
 
-@compiled
+@inlined
 def free(st, slot):
     """Take back everything a request holds."""
     ints = st.ints
@@ -198,7 +198,7 @@ def free(st, slot):
     ints[I_BLOCKED] = 0
 
 
-@compiled
+@inlined
 def update_external(st):
     """Recompute external fragmentation for the size last asked, when anything it depends on has changed."""
     ints = st.ints
@@ -208,12 +208,12 @@ def update_external(st):
     ints[I_EXTERNAL] = 0
     if ints[I_ASKED] > 0 and ints[I_MEMORY] >= EXTENT:
         if ints[I_PLACEMENT] == extents.BUDDY:
-            ints[I_EXTERNAL] = buddy.count_external(st.buddy_counts, buddy.order_of(ints[I_ASKED]))
+            ints[I_EXTERNAL] = buddy.count_external(st.space[COUNTS], buddy.order_of(ints[I_ASKED]))
         else:
-            ints[I_EXTERNAL] = extents.count_external(st.hole_sizes, st.hole_meta, ints[I_ASKED])
+            ints[I_EXTERNAL] = extents.count_external(st.space[SIZES], st.space[META], ints[I_ASKED])
 
 
-@compiled
+@inlined
 def held_tokens(ints):
     """Return the tokens that running requests keep from others."""
     memory = ints[I_MEMORY]
@@ -224,7 +224,7 @@ def held_tokens(ints):
     return ints[I_HELD]
 
 
-@compiled
+@inlined
 def free_units(ints):
     """Return the units nobody holds or was promised."""
     if ints[I_MEMORY] == PROMISE:
@@ -232,7 +232,7 @@ def free_units(ints):
     return ints[I_FREE]
 
 
-@compiled
+@inlined
 def kept_tokens(ints):
     """Return the tokens the policy would hold at a grain of one token and without a buffer."""
     memory = ints[I_MEMORY]

@@ -38,8 +38,10 @@ def ratios_of(sums: Sums, size: PoolSize) -> dict[Account, float]:
 
 
 def _clean(ratio: float) -> float:
-    """Take away what rounding of sums leaves around zero."""
-    return 0.0 if abs(ratio) < 1e-12 else float(ratio)
+    """Take away what rounding of sums leaves around zero; a share that is really negative is a fault."""
+    if ratio < -1e-9:
+        raise UnbalancedLedger(f"the books do not balance: an account holds {ratio:g} of the pool")
+    return float(ratio) if ratio >= 1e-12 else 0.0
 
 
 def never_used_ratio(sums: Sums, size: PoolSize) -> float:
@@ -71,11 +73,11 @@ def factors_of(ratio: dict[Account, float]) -> Factors:
 
 def latency_of(state: at.State, what: int) -> Latency | None:
     """Return the latency from arrival to one moment, over the requests that reached it."""
-    if state.latencies.shape[1]:
-        seconds = state.latencies[what] - state.arrivals
+    if state.log.latencies.shape[1]:
+        seconds = state.log.latencies[what] - state.trace.arrivals
         seconds = np.sort(seconds[~np.isnan(seconds)])
         return _exact_latency(seconds) if len(seconds) else None
-    counts = state.latency_counts[what]
+    counts = state.log.latency_counts[what]
     total = int(counts.sum())
     if total == 0:
         return None
@@ -83,8 +85,8 @@ def latency_of(state: at.State, what: int) -> Latency | None:
     middles = 2.0 ** ((np.arange(len(counts)) + 0.5) / 256.0 - 30.0)
     middles[0] = 0.0
     p50, p90, p95, p99 = (float(middles[np.searchsorted(reached, _rank(q, total) + 1)]) for q in (50, 90, 95, 99))
-    longest = float(state.latency_sums[what, 1])
-    mean = float(state.latency_sums[what, 0] / total)
+    longest = float(state.log.latency_sums[what, 1])
+    mean = float(state.log.latency_sums[what, 0] / total)
     return Latency(mean=mean, p50=p50, p90=p90, p95=p95, p99=p99, max=longest, exact=False)
 
 
@@ -101,10 +103,10 @@ def _exact_latency(seconds: NDArray[np.float64]) -> Latency:
 def timeline_of(state: at.State, size: PoolSize) -> list[TimelinePoint]:
     """Return the filled buckets of the timeline."""
     capacity = size.capacity_bytes / size.token_bytes
-    filled = state.timeline[state.timeline[:, at.B_STEPS] > 0]
+    filled = state.log.timeline[state.log.timeline[:, at.B_STEPS] > 0]
     return [
         TimelinePoint(
-            start_seconds=float(row[at.B_START] - state.floats[at.F_FIRST_ARRIVAL]),
+            start_seconds=float(row[at.B_START] - state.core.floats[at.F_FIRST_ARRIVAL]),
             seconds=float(row[at.A_SECONDS]),
             steps=int(row[at.B_STEPS]),
             ratio=ratios_of(row, size),
@@ -123,7 +125,7 @@ def timeline_of(state: at.State, size: PoolSize) -> list[TimelinePoint]:
 
 def series_of(state: at.State, size: PoolSize) -> SeriesRows:
     """Return the rows that the replay has written since the last time, in bytes, and check that each balances."""
-    rows = state.rows[: state.ints[at.I_ROWS]]
+    rows = state.log.rows[: state.core.ints[at.I_ROWS]]
     used, held, kept, external = rows[:, 5], rows[:, 6], rows[:, 7], rows[:, 8]
     held_bytes = held // size.unit_tokens * size.unit_bytes
     accounts = np.zeros((len(rows), len(Account)), np.int64)
@@ -139,7 +141,7 @@ def series_of(state: at.State, size: PoolSize) -> SeriesRows:
         raise UnbalancedLedger(f"the books do not balance at step {rows[row, 0]}: {accounts[row].tolist()}")
     return SeriesRows(
         step=rows[:, 0].copy(),
-        time_seconds=state.row_times[: len(rows)] - state.floats[at.F_FIRST_ARRIVAL],
+        time_seconds=state.log.row_times[: len(rows)] - state.core.floats[at.F_FIRST_ARRIVAL],
         running=rows[:, 1].copy(),
         waiting=rows[:, 2].copy(),
         preemptions=rows[:, 3].copy(),
@@ -150,7 +152,7 @@ def series_of(state: at.State, size: PoolSize) -> SeriesRows:
 
 def check_returned(state: at.State) -> None:
     """Raise unless everything that was taken has come back: the pool is empty and in one piece."""
-    ints = state.ints
+    ints = state.core.ints
     leaks: Sequence[tuple[str, int]] = (
         ("free", int(ints[at.I_CAPACITY] - ints[at.I_FREE])),
         ("used", int(ints[at.I_USED])),
@@ -165,7 +167,7 @@ def check_returned(state: at.State) -> None:
 def outcome_of(state: at.State, policy: Policy, size: PoolSize) -> Outcome:
     """Return the outcome of a replay that has ended."""
     check_returned(state)
-    ints, floats, busy, saturated = state.ints, state.floats, state.busy, state.saturated
+    ints, floats, busy, saturated = state.core.ints, state.core.floats, state.log.busy, state.log.saturated
     mean, full = ratios_of(busy, size), ratios_of(saturated, size)
     never, full_never = never_used_ratio(busy, size), never_used_ratio(saturated, size)
     headline, headline_never = (full, full_never) if saturated[at.A_SECONDS] > 0 else (mean, never)
@@ -183,7 +185,7 @@ def outcome_of(state: at.State, policy: Policy, size: PoolSize) -> Outcome:
         meaning=policy.meaning,
         capacity_bytes=size.capacity_bytes,
         unit_tokens=size.unit_tokens,
-        requests=len(state.arrivals),
+        requests=len(state.trace.arrivals),
         rejected={reason: count for reason, count in rejected.items() if count},
         truncated=int(ints[at.I_TRUNCATED]),
         finished=int(ints[at.I_FINISHED]),
@@ -213,5 +215,5 @@ def outcome_of(state: at.State, policy: Policy, size: PoolSize) -> Outcome:
         first_token=latency_of(state, 1),
         end_to_end=latency_of(state, 2),
         timeline=timeline_of(state, size),
-        latencies=state.latencies,
+        latencies=state.log.latencies,
     )

@@ -4,39 +4,39 @@ from __future__ import annotations
 
 import math
 
-from kvledger.pool.compiled import compiled
+from kvledger.pool.compiled import inlined
 from kvledger.replay._layout import *
 from kvledger.replay._memory import held_tokens, kept_tokens
 
 QUEUED, FIRST_TOKEN, ENDED = range(3)
 
 
-@compiled
-def note_latency(st, what, request, now):
+@inlined
+def note_latency(log, trace, what, request, now):
     """Note a moment in the life of a request: its exact time when there is room, else one count in a histogram.
 
     Bins are 1/256 of an octave from 2**-30 s, so a percentile read from them is within 0.14 %.
     """
-    if st.latencies.shape[1] > 0:
-        st.latencies[what, request] = now
+    if log.latencies.shape[1] > 0:
+        log.latencies[what, request] = now
         return
-    seconds = now - st.arrivals[request]
-    st.latency_sums[what, 0] += seconds
-    st.latency_sums[what, 1] = max(st.latency_sums[what, 1], seconds)
+    seconds = now - trace.arrivals[request]
+    log.latency_sums[what, 0] += seconds
+    log.latency_sums[what, 1] = max(log.latency_sums[what, 1], seconds)
     index = 0
     if seconds > 2.0**-30:
         index = min(LATENCY_BINS - 1, int((math.log2(seconds) + 30.0) * 256.0))
-    st.latency_counts[what, index] += 1
+    log.latency_counts[what, index] += 1
 
 
-@compiled
-def begin_bucket(st):
+@inlined
+def begin_bucket(st, log):
     """Open the current bucket of the timeline; when all are full, join neighbours and double the stride."""
     ints = st.ints
     if ints[I_BUCKET] == BUCKETS:
         half = BUCKETS // 2
         for i in range(half):
-            a, b, to = st.timeline[2 * i], st.timeline[2 * i + 1], st.timeline[i]
+            a, b, to = log.timeline[2 * i], log.timeline[2 * i + 1], log.timeline[i]
             for f in range(A_LEN):
                 to[f] = a[f] + b[f]
             to[B_START] = a[B_START]
@@ -44,21 +44,21 @@ def begin_bucket(st):
             for f in range(B_PEAK_USED, B_PEAK_WAITING + 1):
                 to[f] = max(a[f], b[f])
             to[B_PREEMPTIONS] = b[B_PREEMPTIONS]
-        st.timeline[half:] = 0.0
+        log.timeline[half:] = 0.0
         ints[I_BUCKET] = half
         ints[I_STRIDE] *= 2
-    st.timeline[ints[I_BUCKET], B_START] = st.floats[F_NOW]
+    log.timeline[ints[I_BUCKET], B_START] = st.floats[F_NOW]
 
 
-@compiled
-def end_stretch(st, steps):
+@inlined
+def end_stretch(st, log, steps):
     """Close ``steps`` steps: peaks, counters and the bucket. The sums were added by the caller."""
     ints = st.ints
     ints[I_STEPS] += steps
     ints[I_IN_BUCKET] += steps
     ints[I_PEAK_RUNNING] = max(ints[I_PEAK_RUNNING], ints[I_RUNNING])
     ints[I_PEAK_WAITING] = max(ints[I_PEAK_WAITING], ints[I_SEEN_WAITING])
-    bucket = st.timeline[ints[I_BUCKET]]
+    bucket = log.timeline[ints[I_BUCKET]]
     bucket[B_STEPS] += steps
     bucket[B_PEAK_USED] = max(bucket[B_PEAK_USED], ints[I_USED])
     bucket[B_PEAK_HELD] = max(bucket[B_PEAK_HELD], held_tokens(ints))
@@ -68,7 +68,7 @@ def end_stretch(st, steps):
     bucket[B_PREEMPTIONS] = ints[I_PREEMPTIONS]
 
 
-@compiled
+@inlined
 def turn_bucket(st):
     """Go on to the next bucket when the current one has its steps."""
     ints = st.ints
@@ -77,7 +77,7 @@ def turn_bucket(st):
         ints[I_BUCKET] += 1
 
 
-@compiled
+@inlined
 def add_sums(sums, seconds, used, held, kept, external, never, running, waiting):
     """Add one stretch, already multiplied by its seconds."""
     sums[A_SECONDS] += seconds
@@ -90,8 +90,8 @@ def add_sums(sums, seconds, used, held, kept, external, never, running, waiting)
     sums[A_WAITING] += waiting
 
 
-@compiled
-def account_step(st, seconds):
+@inlined
+def account_step(st, log, seconds):
     """Take the ledger of one step and weigh it by its duration."""
     ints = st.ints
     used = ints[I_USED] * seconds
@@ -101,17 +101,17 @@ def account_step(st, seconds):
     never = ints[I_NEVER] * seconds
     running = ints[I_RUNNING] * seconds
     waiting = ints[I_WAITING] * seconds
-    add_sums(st.busy, seconds, used, held, kept, external, never, running, waiting)
-    add_sums(st.timeline[ints[I_BUCKET]], seconds, used, held, kept, external, never, running, waiting)
+    add_sums(log.busy, seconds, used, held, kept, external, never, running, waiting)
+    add_sums(log.timeline[ints[I_BUCKET]], seconds, used, held, kept, external, never, running, waiting)
     if ints[I_WAITING] > 0:
-        add_sums(st.saturated, seconds, used, held, kept, external, never, running, waiting)
+        add_sums(log.saturated, seconds, used, held, kept, external, never, running, waiting)
 
 
-@compiled
-def write_row(st):
+@inlined
+def write_row(st, log):
     """Write the step that was just decided as one row of the series."""
     ints = st.ints
-    row = st.rows[ints[I_ROWS]]
+    row = log.rows[ints[I_ROWS]]
     held = held_tokens(ints)
     row[0] = ints[I_STEPS]
     row[1] = ints[I_RUNNING]
@@ -123,5 +123,5 @@ def write_row(st):
     row[7] = kept_tokens(ints)
     row[8] = ints[I_EXTERNAL]
     row[9] = ints[I_NEVER]
-    st.row_times[ints[I_ROWS]] = st.floats[F_NOW]
+    log.row_times[ints[I_ROWS]] = st.floats[F_NOW]
     ints[I_ROWS] += 1

@@ -11,7 +11,7 @@ external.
 
 from __future__ import annotations
 
-from kvledger.pool.compiled import compiled
+from kvledger.pool.compiled import compiled, inlined
 from kvledger.replay._layout import *
 from kvledger.replay._record import (
     ENDED,
@@ -27,20 +27,20 @@ from kvledger.replay._record import (
 from kvledger.replay._step import head_slot, join_arrivals
 
 
-@compiled
-def form_batch(st):
+@inlined
+def form_batch(st, log, trace):
     """Take the next batch from the queue."""
     ints = st.ints
     longest_prompt, longest_output = 0, 0
     while ints[I_WAITING] > 0 and ints[I_RUNNING] < ints[I_MAX_SEQS]:
-        row = st.slots[head_slot(st)]
+        row = st.slots[head_slot(st, trace)]
         prompt = max(longest_prompt, row[S_PROMPT])
         output = max(longest_output, row[S_OUTPUT])
         if (ints[I_RUNNING] + 1) * (prompt + output) > ints[I_CAPACITY]:
             break
         longest_prompt, longest_output = prompt, output
-        note_latency(st, QUEUED, row[S_REQUEST], st.floats[F_NOW])
-        st.order[ints[I_RUNNING]] = ints[I_HEAD_SLOT]
+        note_latency(log, trace, QUEUED, row[S_REQUEST], st.floats[F_NOW])
+        st.lists[ORDER, ints[I_RUNNING]] = ints[I_HEAD_SLOT]
         ints[I_RUNNING] += 1
         ints[I_WAITING] -= 1
         ints[I_HEAD] += 1
@@ -52,7 +52,7 @@ def form_batch(st):
     ints[I_BATCH_STEP] = 0
 
 
-@compiled
+@inlined
 def count_rows(st):
     """Recount what the unended rows use and keep at the step about to be taken, and when the next row ends."""
     ints = st.ints
@@ -61,7 +61,7 @@ def count_rows(st):
     ints[I_BATCH_NEXT] = ints[I_BATCH_OUTPUT]
     active = 0
     for i in range(ints[I_RUNNING]):
-        row = st.slots[st.order[i]]
+        row = st.slots[st.lists[ORDER, i]]
         if row[S_OUTPUT] >= t:
             active += 1
             ints[I_USED] += row[S_PROMPT] + t - 1
@@ -71,8 +71,8 @@ def count_rows(st):
     ints[I_SCHEDULED] = active
 
 
-@compiled
-def step_batch(st):
+@inlined
+def step_batch(st, log, trace):
     """Take one step of the batch: all prompts at first, then one token of every row."""
     ints, floats = st.ints, st.floats
     ints[I_BATCH_STEP] += 1
@@ -82,13 +82,13 @@ def step_batch(st):
     else:
         ints[I_USED] += ints[I_SCHEDULED]
     if ints[I_WAITING] > 0:
-        row = st.slots[head_slot(st)]
+        row = st.slots[head_slot(st, trace)]
         if ints[I_FREE] >= row[S_PROMPT] + row[S_OUTPUT]:
             ints[I_REFUSED_WHILE_FREE] += 1
     if ints[I_IN_BUCKET] == 0:
-        begin_bucket(st)
-    if st.rows.shape[0] > 0:
-        write_row(st)
+        begin_bucket(st, log)
+    if log.rows.shape[0] > 0:
+        write_row(st, log)
     rows = ints[I_RUNNING]
     prefill = rows * ints[I_BATCH_PROMPT] if t == 1 else 0
     decodes = 0 if t == 1 else rows
@@ -97,25 +97,25 @@ def step_batch(st):
         floats[F_BASE] + floats[F_PER_PREFILL] * prefill + floats[F_PER_DECODE] * decodes + floats[F_PER_KV] * read
     )
     ints[I_SEEN_WAITING] = ints[I_WAITING]
-    account_step(st, seconds)
-    end_stretch(st, 1)
+    account_step(st, log, seconds)
+    end_stretch(st, log, 1)
     turn_bucket(st)
     floats[F_NOW] += seconds
 
 
-@compiled
-def end_batch(st):
+@inlined
+def end_batch(st, log, trace):
     """Return the results and the memory of the whole batch."""
     ints = st.ints
     for i in range(ints[I_RUNNING]):
-        slot = st.order[i]
+        slot = st.lists[ORDER, i]
         row = st.slots[slot]
-        note_latency(st, FIRST_TOKEN, row[S_REQUEST], st.floats[F_NOW])
-        note_latency(st, ENDED, row[S_REQUEST], st.floats[F_NOW])
+        note_latency(log, trace, FIRST_TOKEN, row[S_REQUEST], st.floats[F_NOW])
+        note_latency(log, trace, ENDED, row[S_REQUEST], st.floats[F_NOW])
         ints[I_FINISHED] += 1
         ints[I_PROMPT] += row[S_PROMPT]
         ints[I_OUTPUT] += row[S_OUTPUT]
-        st.spare[ints[I_SPARE]] = slot
+        st.lists[SPARE, ints[I_SPARE]] = slot
         ints[I_SPARE] += 1
     ints[I_RUNNING] = 0
     ints[I_HELD], ints[I_USED], ints[I_KEPT], ints[I_NEVER] = 0, 0, 0, 0
@@ -123,23 +123,23 @@ def end_batch(st):
 
 
 @compiled
-def run_static(st, most):
+def run_static(st, log, trace, most):
     """Go on for up to ``most`` steps; return DONE, PAUSED, or FULL (the rows must be taken away)."""
     ints, floats = st.ints, st.floats
-    total = st.arrivals.shape[0]
+    total = trace.arrivals.shape[0]
     for _ in range(most):
-        if st.rows.shape[0] > 0 and ints[I_ROWS] == st.rows.shape[0]:
+        if log.rows.shape[0] > 0 and ints[I_ROWS] == log.rows.shape[0]:
             return FULL
         if ints[I_RUNNING] == 0 and ints[I_WAITING] == 0:
             if ints[I_NEXT] == total:
                 return DONE
-            floats[F_NOW] = max(floats[F_NOW], st.arrivals[ints[I_NEXT]])
-        join_arrivals(st)
+            floats[F_NOW] = max(floats[F_NOW], trace.arrivals[ints[I_NEXT]])
+        join_arrivals(st, trace)
         if ints[I_RUNNING] == 0:
             if ints[I_WAITING] == 0:
                 continue
-            form_batch(st)
-        step_batch(st)
+            form_batch(st, log, trace)
+        step_batch(st, log, trace)
         if ints[I_BATCH_STEP] == ints[I_BATCH_OUTPUT]:
-            end_batch(st)
+            end_batch(st, log, trace)
     return PAUSED

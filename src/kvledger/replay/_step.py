@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numba
 
-from kvledger.pool.compiled import compiled
+from kvledger.pool.compiled import compiled, inlined
 from kvledger.replay._layout import *
 from kvledger.replay._memory import (
     admit,
@@ -37,23 +37,23 @@ from kvledger.replay._record import (
 ADMISSIBLE, TOO_LONG, TOO_LARGE = range(3)
 
 
-@compiled
-def lengths_of(st, request):
+@inlined
+def lengths_of(st, trace, request):
     """Return prompt, output and limit of a request of the trace, with the limit and the output clamped."""
-    prompt = numba.int64(st.prompts[request])
-    output = numba.int64(st.outputs[request])
+    prompt = numba.int64(trace.prompts[request])
+    output = numba.int64(trace.outputs[request])
     room = st.ints[I_MAX_LEN] - prompt
     limit = room
-    if st.limits.shape[0] > 0 and st.limits[request] > 0:
-        limit = min(numba.int64(st.limits[request]), room)
+    if trace.limits.shape[0] > 0 and trace.limits[request] > 0:
+        limit = min(numba.int64(trace.limits[request]), room)
     limit = max(limit, 1)
     return prompt, min(output, limit), limit
 
 
-@compiled
-def judge(st, request):
+@inlined
+def judge(st, trace, request):
     """Tell whether a request of the trace can be served at all."""
-    prompt, output, limit = lengths_of(st, request)
+    prompt, output, limit = lengths_of(st, trace, request)
     if prompt >= st.ints[I_MAX_LEN]:
         return TOO_LONG
     if never_fits(st.ints, prompt, output, limit):
@@ -61,14 +61,14 @@ def judge(st, request):
     return ADMISSIBLE
 
 
-@compiled
-def join_arrivals(st):
+@inlined
+def join_arrivals(st, trace):
     """Let everything that has arrived by now join the queue, and count what is rejected."""
     ints = st.ints
-    total = st.arrivals.shape[0]
+    total = trace.arrivals.shape[0]
     i = ints[I_NEXT]
-    while i < total and st.arrivals[i] <= st.floats[F_NOW]:
-        verdict = judge(st, i)
+    while i < total and trace.arrivals[i] <= st.floats[F_NOW]:
+        verdict = judge(st, trace, i)
         if verdict == TOO_LONG:
             ints[I_TOO_LONG] += 1
         elif verdict == TOO_LARGE:
@@ -77,25 +77,25 @@ def join_arrivals(st):
             if ints[I_WAITING] == 0:
                 ints[I_BLOCKED] = 0
             ints[I_WAITING] += 1
-            if lengths_of(st, i)[1] < st.outputs[i]:
+            if lengths_of(st, trace, i)[1] < trace.outputs[i]:
                 ints[I_TRUNCATED] += 1
         i += 1
     ints[I_NEXT] = i
 
 
-@compiled
+@inlined
 def preempt_last(st):
     """Take everything from the request admitted last and put it at the front of the queue."""
     ints = st.ints
     ints[I_RUNNING] -= 1
-    slot = st.order[ints[I_RUNNING]]
+    slot = st.lists[ORDER, ints[I_RUNNING]]
     if ints[I_RUNNING] < ints[I_STEADY]:
         ints[I_STEADY] -= 1
         unsettle(st, slot)
     ints[I_RECOMPUTED] += st.slots[slot, S_COMPUTED]
     free(st, slot)
     st.slots[slot, S_NOW] = 0
-    st.stack[ints[I_STACKED]] = slot
+    st.lists[STACK, ints[I_STACKED]] = slot
     ints[I_STACKED] += 1
     ints[I_WAITING] += 1
     ints[I_PREEMPTIONS] += 1
@@ -103,7 +103,7 @@ def preempt_last(st):
     return slot
 
 
-@compiled
+@inlined
 def drop_if_stuck(st, slot):
     """Reject a growing request that had the pool to itself twice and got no further.
 
@@ -119,11 +119,11 @@ def drop_if_stuck(st, slot):
     ints[I_STACKED] -= 1
     ints[I_WAITING] -= 1
     ints[I_STUCK] += 1
-    st.spare[ints[I_SPARE]] = slot
+    st.lists[SPARE, ints[I_SPARE]] = slot
     ints[I_SPARE] += 1
 
 
-@compiled
+@inlined
 def make_room(st, slot, n):
     """Extend a running request by ``n`` tokens, preempting the last as long as it takes; False when it was the last."""
     while not extend(st, slot, n):
@@ -133,7 +133,7 @@ def make_room(st, slot, n):
     return True
 
 
-@compiled
+@inlined
 def schedule_steady(st):
     """Extend the steady requests by one token each."""
     ints = st.ints
@@ -145,21 +145,20 @@ def schedule_steady(st):
             return
     elif ints[I_TICK] < ints[I_NEXT_GROWTH]:
         return
-    block = ints[I_BLOCK]
     soonest = NEVER_TICK
     i = 0
     while i < ints[I_STEADY]:
-        row = st.slots[st.order[i]]
+        row = st.slots[st.lists[ORDER, i]]
         if memory == GROWING:
             if row[S_GROWTH] <= ints[I_TICK]:
                 row[S_COMPUTED] = ints[I_TICK] + row[S_OFFSET]
-                if not make_room(st, st.order[i], 1):
+                if not make_room(st, st.lists[ORDER, i], 1):
                     break
                 row[S_GROWTH] = row[S_UNITS] - ints[I_BUFFER] - row[S_OFFSET]
             soonest = min(soonest, row[S_GROWTH])
-        elif (ints[I_TICK] + row[S_OFFSET]) % block == 0:
+        elif row[S_PHASE] == ints[I_PHASE]:
             while ints[I_FREE] == 0:
-                if preempt_last(st) == st.order[i]:
+                if preempt_last(st) == st.lists[ORDER, i]:
                     break
             if i >= ints[I_STEADY]:
                 break
@@ -168,7 +167,7 @@ def schedule_steady(st):
     ints[I_NEXT_GROWTH] = soonest
 
 
-@compiled
+@inlined
 def schedule_running(st):
     """Phase 2: extend the running requests in admission order; return the tokens left of the budget.
 
@@ -179,7 +178,7 @@ def schedule_running(st):
     budget = ints[I_BUDGET] - ints[I_STEADY]
     i = ints[I_STEADY]
     while i < ints[I_RUNNING] and budget > 0:
-        slot = st.order[i]
+        slot = st.lists[ORDER, i]
         row = st.slots[slot]
         n = min(row[S_PROMPT] + row[S_GENERATED] - row[S_COMPUTED], budget)
         if not make_room(st, slot, n):
@@ -189,30 +188,30 @@ def schedule_running(st):
         i += 1
     ints[I_SCHEDULED] = i
     for j in range(i, ints[I_RUNNING]):
-        st.slots[st.order[j], S_NOW] = 0
+        st.slots[st.lists[ORDER, j], S_NOW] = 0
     return budget
 
 
-@compiled
-def head_slot(st):
+@inlined
+def head_slot(st, trace):
     """Return the slot of the request at the head of the queue; a new one is loaded first."""
     ints = st.ints
     if ints[I_STACKED] > 0:
-        return st.stack[ints[I_STACKED] - 1]
+        return st.lists[STACK, ints[I_STACKED] - 1]
     if ints[I_HEAD_SLOT] < 0:
-        while judge(st, ints[I_HEAD]) != ADMISSIBLE:
+        while judge(st, trace, ints[I_HEAD]) != ADMISSIBLE:
             ints[I_HEAD] += 1
         ints[I_SPARE] -= 1
-        slot = st.spare[ints[I_SPARE]]
+        slot = st.lists[SPARE, ints[I_SPARE]]
         row = st.slots[slot]
         row[:] = 0
         row[S_REQUEST] = ints[I_HEAD]
-        row[S_PROMPT], row[S_OUTPUT], row[S_LIMIT] = lengths_of(st, ints[I_HEAD])
+        row[S_PROMPT], row[S_OUTPUT], row[S_LIMIT] = lengths_of(st, trace, ints[I_HEAD])
         ints[I_HEAD_SLOT] = slot
     return ints[I_HEAD_SLOT]
 
 
-@compiled
+@inlined
 def ask(st, slot):
     """Return what a waiting request asks for, and remember it as the size that free memory is judged by."""
     ints = st.ints
@@ -224,12 +223,12 @@ def ask(st, slot):
     return asked
 
 
-@compiled
-def admit_waiting(st, budget):
+@inlined
+def admit_waiting(st, log, trace, budget):
     """Phase 3: admit from the head of the queue until it is refused."""
     ints = st.ints
     while budget > 0 and ints[I_RUNNING] < ints[I_MAX_SEQS] and ints[I_WAITING] > 0:
-        slot = head_slot(st)
+        slot = head_slot(st, trace)
         row = st.slots[slot]
         asked = ask(st, slot)
         n = min(row[S_PROMPT] + row[S_GENERATED], budget)
@@ -241,10 +240,10 @@ def admit_waiting(st, budget):
         if ints[I_STACKED] > 0:
             ints[I_STACKED] -= 1
         else:
-            note_latency(st, QUEUED, row[S_REQUEST], st.floats[F_NOW])
+            note_latency(log, trace, QUEUED, row[S_REQUEST], st.floats[F_NOW])
             ints[I_HEAD] += 1
             ints[I_HEAD_SLOT] = -1
-        st.order[ints[I_RUNNING]] = slot
+        st.lists[ORDER, ints[I_RUNNING]] = slot
         ints[I_RUNNING] += 1
         ints[I_WAITING] -= 1
         ints[I_SCHEDULED] += 1
@@ -252,7 +251,7 @@ def admit_waiting(st, budget):
         budget -= n
 
 
-@compiled
+@inlined
 def compute(st):
     """Phase 4: the scheduled requests compute their tokens; return what the clock needs."""
     ints = st.ints
@@ -263,7 +262,7 @@ def compute(st):
     decodes = steady
     read = ints[I_STEADY_USED]
     for i in range(steady, ints[I_RUNNING]):
-        row = st.slots[st.order[i]]
+        row = st.slots[st.lists[ORDER, i]]
         n = row[S_NOW]
         if n == 0:
             continue
@@ -277,7 +276,7 @@ def compute(st):
     return prefill, decodes, read
 
 
-@compiled
+@inlined
 def settle(st, slot):
     """Make a request steady: from now on it computes one token a step, and only ticks are counted."""
     ints = st.ints
@@ -291,10 +290,11 @@ def settle(st, slot):
         row[S_GROWTH] = row[S_UNITS] - ints[I_BUFFER] - offset
         ints[I_NEXT_GROWTH] = min(ints[I_NEXT_GROWTH], row[S_GROWTH])
     elif ints[I_MEMORY] == DEMAND or ints[I_MEMORY] == PROMISE:
-        st.crossings[-offset % ints[I_BLOCK]] += 1
+        row[S_PHASE] = -offset % ints[I_BLOCK]
+        st.crossings[row[S_PHASE]] += 1
 
 
-@compiled
+@inlined
 def unsettle(st, slot):
     """Write down the lengths of a steady request again."""
     ints = st.ints
@@ -304,31 +304,31 @@ def unsettle(st, slot):
     ints[I_STEADY_USED] -= row[S_COMPUTED]
     if ints[I_MEMORY] == DEMAND or ints[I_MEMORY] == PROMISE:
         row[S_UNITS] = blocks_of(row[S_COMPUTED], ints[I_BLOCK])
-        st.crossings[-row[S_OFFSET] % ints[I_BLOCK]] -= 1
+        st.crossings[row[S_PHASE]] -= 1
 
 
-@compiled
-def end_steady(st):
+@inlined
+def end_steady(st, log, trace):
     """End the steady requests that have all of their tokens; return how many steady ones are left."""
     ints = st.ints
     kept = 0
     soonest = NEVER_TICK
     for i in range(ints[I_STEADY]):
-        slot = st.order[i]
+        slot = st.lists[ORDER, i]
         ends = st.slots[slot, S_END]
         if ends == ints[I_TICK]:
             unsettle(st, slot)
-            end(st, slot)
+            end(st, log, trace, slot)
         else:
             soonest = min(soonest, ends)
-            st.order[kept] = slot
+            st.lists[ORDER, kept] = slot
             kept += 1
     ints[I_NEXT_END] = soonest
     return kept
 
 
-@compiled
-def emit(st, ticks):
+@inlined
+def emit(st, log, trace, ticks):
     """Phase 5: requests with everything computed emit a token; those that have all of theirs end and free.
 
     ``ticks`` steps have passed, of which only the last can have ended a request or finished a prefill.
@@ -338,19 +338,19 @@ def emit(st, ticks):
     ints[I_PHASE] = (ints[I_PHASE] + ticks) % ints[I_BLOCK]
     kept = ints[I_STEADY]
     if ints[I_TICK] == ints[I_NEXT_END]:
-        kept = end_steady(st)
+        kept = end_steady(st, log, trace)
     steady = kept
     for i in range(ints[I_STEADY], ints[I_RUNNING]):
-        slot = st.order[i]
+        slot = st.lists[ORDER, i]
         row = st.slots[slot]
-        st.order[kept] = slot
+        st.lists[ORDER, kept] = slot
         kept += 1
         if row[S_NOW] > 0 and row[S_COMPUTED] == row[S_PROMPT] + row[S_GENERATED]:
             row[S_GENERATED] += 1
             if row[S_GENERATED] == 1:
-                note_latency(st, FIRST_TOKEN, row[S_REQUEST], st.floats[F_NOW])
+                note_latency(log, trace, FIRST_TOKEN, row[S_REQUEST], st.floats[F_NOW])
             if row[S_GENERATED] == row[S_OUTPUT]:
-                end(st, slot)
+                end(st, log, trace, slot)
                 kept -= 1
             else:
                 settle(st, slot)
@@ -359,8 +359,8 @@ def emit(st, ticks):
     ints[I_RUNNING] = kept
 
 
-@compiled
-def end(st, slot):
+@inlined
+def end(st, log, trace, slot):
     """End a request: free its memory, note its latency, and give its slot back."""
     ints = st.ints
     row = st.slots[slot]
@@ -368,34 +368,34 @@ def end(st, slot):
     ints[I_FINISHED] += 1
     ints[I_PROMPT] += row[S_PROMPT]
     ints[I_OUTPUT] += row[S_OUTPUT]
-    note_latency(st, ENDED, row[S_REQUEST], st.floats[F_NOW])
-    st.spare[ints[I_SPARE]] = slot
+    note_latency(log, trace, ENDED, row[S_REQUEST], st.floats[F_NOW])
+    st.lists[SPARE, ints[I_SPARE]] = slot
     ints[I_SPARE] += 1
 
 
 @compiled
-def step(st):
+def step(st, log, trace):
     """Run one whole step."""
     ints, floats = st.ints, st.floats
     ints[I_PREEMPTED_NOW] = 0
     budget = schedule_running(st)
     if ints[I_PREEMPTED_NOW] == 0:
-        admit_waiting(st, budget)
+        admit_waiting(st, log, trace, budget)
     prefill, decodes, read = compute(st)
     if ints[I_MEMORY] >= EXTENT:
         if ints[I_WAITING] > 0:
-            ask(st, head_slot(st))
+            ask(st, head_slot(st, trace))
         update_external(st)
     if ints[I_IN_BUCKET] == 0:
-        begin_bucket(st)
-    if st.rows.shape[0] > 0:
-        write_row(st)
+        begin_bucket(st, log)
+    if log.rows.shape[0] > 0:
+        write_row(st, log)
     seconds = (
         floats[F_BASE] + floats[F_PER_PREFILL] * prefill + floats[F_PER_DECODE] * decodes + floats[F_PER_KV] * read
     )
     ints[I_SEEN_WAITING] = ints[I_WAITING]
-    account_step(st, seconds)
-    end_stretch(st, 1)
+    account_step(st, log, seconds)
+    end_stretch(st, log, 1)
     turn_bucket(st)
     floats[F_NOW] += seconds
-    emit(st, 1)
+    emit(st, log, trace, 1)

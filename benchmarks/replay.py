@@ -1,0 +1,155 @@
+"""Speed and memory of the replay, each as a median of several runs in this process or in fresh ones."""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from kvledger.pool import Kind, Policy, parse_policy
+from kvledger.replay import Outcome, Pool, Settings, Workload, parse_clock, replay
+from kvledger.sources.files import load_trace
+from kvledger.sources.kernels import KernelCache
+
+AZURE = Path(__file__).resolve().parents[2] / "shared/traces/azure2023/AzureLLMInferenceTrace_conv.csv"
+RUNS = 7
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """What is run, how its figure is written, and what it is meant to reach."""
+
+    run: Callable[[], float]
+    figure: Callable[[float], str]
+    target: str
+    runs: int = RUNS
+
+
+def run_benchmark(name: str) -> str:
+    """Run one benchmark and return its row of the table."""
+    benchmark = BENCHMARKS[name]
+    try:
+        figures = [benchmark.run() for _ in range(benchmark.runs)]
+    except FileNotFoundError as missing:
+        return f"| {name} | skipped: {Path(str(missing)).name} is not here | | {benchmark.target} |"
+    every = ", ".join(benchmark.figure(value) for value in figures)
+    return f"| {name} | **{benchmark.figure(statistics.median(figures))}** | {every} | {benchmark.target} |"
+
+
+def timed(work: Callable[[], Outcome]) -> tuple[float, Outcome]:
+    began = time.perf_counter()
+    outcome = work()
+    return time.perf_counter() - began, outcome
+
+
+def azure() -> float:
+    """Seconds for the Azure conversation trace: 19,366 requests, 369,704 steps, full ledger."""
+    if not AZURE.is_file():
+        raise FileNotFoundError(AZURE)
+    workload = load_trace(str(AZURE)).workload
+    policy = parse_policy("paged")
+    settings = Settings(
+        max_model_len=2**20, max_num_seqs=256, max_num_batched_tokens=8192, clock=parse_clock("0.008,2e-5,1e-5,1e-8")
+    )
+    pool = Pool(bytes_per_token=131_072, num_blocks=28_000)
+    replay(workload, policy, pool=pool, settings=settings)
+    seconds, outcome = timed(lambda: replay(workload, policy, pool=pool, settings=settings))
+    assert (outcome.steps, outcome.finished) == (369_704, 19_366), outcome
+    return seconds
+
+
+def rate(spec: str, policy: str, pool: Pool, max_model_len: int) -> float:
+    """Requests a second of a saturated queue."""
+    workload = load_trace(spec).workload
+    settings = Settings(max_model_len=max_model_len, max_num_seqs=1024, max_num_batched_tokens=8192)
+    chosen = parse_policy(policy, base=Policy(name="", kind=Kind.PAGED))
+    head = Workload(**{n: getattr(workload, n)[:10] for n in ("arrival_seconds", "prompt_tokens", "output_tokens")})
+    replay(head, chosen, pool=pool, settings=settings)
+    seconds, outcome = timed(lambda: replay(workload, chosen, pool=pool, settings=settings))
+    assert outcome.finished + sum(outcome.rejected.values()) == len(workload)
+    return len(workload) / seconds
+
+
+def saturated_paged() -> float:
+    return rate(
+        "synthetic:sharegpt,requests=200000,rate=inf", "paged", Pool(bytes_per_token=819_200, num_blocks=983), 2048
+    )
+
+
+def hundred(policy: str) -> Callable[[], float]:
+    spec = "synthetic:chat,requests=200000,rate=inf"
+    tokens = {"max": 100 * 4096, "declared": 100 * 4096, "pow2": 200_000, "exact": 150_000}[policy.split("@")[0]]
+    return lambda: rate(spec, policy, Pool(bytes_per_token=131_072, capacity_tokens=tokens), 4096)
+
+
+_TEN_MILLION = """
+import resource
+from kvledger.sources.kernels import KernelCache
+KernelCache().activate()
+from kvledger.pool import parse_policy
+from kvledger.replay import Pool, Settings, replay
+from kvledger.sources.files import load_trace
+workload = load_trace("synthetic:sharegpt,requests=10000000,rate=inf").workload
+outcome = replay(workload, parse_policy("paged"), pool=Pool(bytes_per_token=819200, num_blocks=983),
+                 settings=Settings(max_model_len=2048))
+assert outcome.finished == 10_000_000
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20)
+"""
+
+
+def ten_million() -> float:
+    """Peak resident GiB of a process that draws and replays ten million requests."""
+    return float(
+        subprocess.run([sys.executable, "-c", _TEN_MILLION], check=True, capture_output=True, text=True).stdout
+    )
+
+
+def first_use() -> float:
+    """Seconds of a whole small replay when nothing is compiled yet."""
+    with tempfile.TemporaryDirectory() as folder:
+        script = (
+            "import sys; from kvledger.cli import main; "
+            "main(['replay', 'synthetic:chat,requests=10', '--bytes-per-token', '1', '--num-blocks', '9000',"
+            " '--policy', 'paged', '-q', '--json'])"
+        )
+        return _seconds_of(["-c", script], {"NUMBA_CACHE_DIR": folder})
+
+
+def help_text() -> float:
+    return 1000 * _seconds_of(["-m", "kvledger", "--help"], {})
+
+
+def demo() -> float:
+    return _seconds_of(["-m", "kvledger", "demo", "-q"], {})
+
+
+def _seconds_of(arguments: list[str], environment: dict[str, str]) -> float:
+    import os
+
+    began = time.perf_counter()
+    subprocess.run([sys.executable, *arguments], check=True, capture_output=True, env={**os.environ, **environment})
+    return time.perf_counter() - began
+
+
+def _per_second(value: float) -> str:
+    return f"{value:,.0f}/s"
+
+
+KernelCache().activate()
+BENCHMARKS = {
+    "azure conversation, paged, full ledger": Benchmark(azure, lambda s: f"{1000 * s:.1f} ms", "under 50 ms"),
+    "saturated paged, 983 blocks": Benchmark(saturated_paged, _per_second, "1,000,000/s"),
+    **{
+        f"saturated {policy}, about 100 running": Benchmark(hundred(policy), _per_second, "300,000/s")
+        for policy in ("max", "max@buddy", "pow2@buddy", "exact", "exact@first")
+    },
+    "ten million requests": Benchmark(ten_million, lambda gib: f"{gib:.2f} GiB", "under 1 GiB", runs=1),
+    "first use, compiling": Benchmark(first_use, lambda s: f"{s:.1f} s", "at most 15 s", runs=3),
+    "kvledger --help": Benchmark(help_text, lambda ms: f"{ms:.0f} ms", "under 150 ms"),
+    "kvledger demo, after the first time": Benchmark(demo, lambda s: f"{s:.1f} s", "under 5 s", runs=3),
+}

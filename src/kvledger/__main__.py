@@ -1,0 +1,5 @@
+"""``python -m kvledger``."""
+
+from kvledger.cli import main
+
+main()
