@@ -19,6 +19,7 @@ from kvledger.model import (
     AttentionCache,
     CompressedCache,
     CrossAttentionCache,
+    Dtype,
     LatentCache,
     Layer,
     ModelSpec,
@@ -100,6 +101,9 @@ def _storage(model: ModelSpec, settings: Settings) -> Storage:
     state = find_dtype(options.mamba_ssm_cache_dtype) if options.mamba_ssm_cache_dtype else storage.state
     if state is None and not settings.rules.reads_state_dtype and _may_narrow_states(model):
         state = conv or model.dtype
+    kinds = {layer.cache.kind for layer in model.layers if isinstance(layer.cache, StateCache)}
+    if deployment.device == "cpu" and settings.rules.cpu_widens_states and StateKind.GDN in kinds:
+        state = Dtype.FLOAT32
     return replace(storage, tp=deployment.tp, conv=conv, state=state)
 
 

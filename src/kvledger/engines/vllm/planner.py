@@ -167,7 +167,7 @@ def _lines(
     lines: list[PrintedLine] = []
     if layers.alignment is not None:
         lines.extend(alignment_lines(layers.alignment))
-    if settings.version >= (0, 9):
+    if settings.version >= (0, 9) and deployment.device != "cpu":
         lines.extend(memory_line(kv_bytes, rules) for kv_bytes in dict.fromkeys(w.kv_bytes for w in workers))
     lines.extend(group_lines(sizing, rules))
     override = settings.options.num_gpu_blocks_override

@@ -149,6 +149,8 @@ class Rules:
     subtracts_cuda_graphs: bool = False
     """The estimate of CUDA graph memory is taken off the budget (0.20 and later)."""
     cpu_block_tokens: int = 16
+    cpu_widens_states: bool = False
+    """On the CPU, Gated DeltaNet keeps its state in float32 (0.26 and later)."""
     reports_before_minimum: bool = False
     """Each worker prints its own blocks before all are cut to the smallest (0.8 to 0.10)."""
     multiplies_hybrid_by_dcp: bool = False
@@ -214,6 +216,7 @@ _CHANGES: tuple[tuple[Version, Mapping[str, object]], ...] = tuple(
                 "counts_batches_in_flight": True,
                 "pads_state_pages": True,
                 "shards_over_pcp": False,
+                "cpu_widens_states": True,
                 "v2_runner_dense": True,
             },
         ),

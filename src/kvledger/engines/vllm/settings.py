@@ -162,12 +162,15 @@ def _blocks(model: ModelSpec, deployment: Deployment, options: Options, rules: R
 
 
 def _batches(model: ModelSpec, deployment: Deployment, options: Options, rules: Rules) -> int:
-    """Return how many batches may be in flight (``VllmConfig.max_concurrent_batches``, 0.26 and later)."""
+    """Return how many batches may be in flight (``VllmConfig.max_concurrent_batches``, 0.26 and later).
+
+    The CPU platform never schedules asynchronously.
+    """
     if not rules.counts_batches_in_flight:
         return 1
     own = deployment.speculative_tokens == 0 or options.speculative_method != "ngram"
     asynchronous = own if options.async_scheduling is None else options.async_scheduling
-    if not asynchronous:
+    if not asynchronous or deployment.device == "cpu":
         return deployment.pp
     moe = model.parameters is not None and model.parameters.active < model.parameters.count
     states = any(isinstance(layer.cache, StateCache) for layer in model.layers)
