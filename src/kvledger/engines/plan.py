@@ -205,6 +205,24 @@ class Claim:
         needed = min(length_tokens, charged) if self.kind is not ClaimKind.CROSS else charged
         return needed if self.window_tokens is None else min(needed, self.window_tokens)
 
+    def find_first_readable(self, length_tokens: int) -> int:
+        """Return the position of the first token that the last one of ``length_tokens`` can still read."""
+        if self.window_tokens is None or self.reserve_tokens is not None:
+            return 0
+        if self.kind is ClaimKind.CHUNK:
+            return max(0, length_tokens - 1) // self.window_tokens * self.window_tokens
+        return max(0, length_tokens - self.window_tokens)
+
+    def count_held_units(self, length_tokens: int) -> int:
+        """Return the units a request holds while it decodes its last token: those the window still reaches.
+
+        Without a window this is :meth:`count_units`; with one it is less, because fewer tokens are in flight.
+        """
+        if not self.unit_tokens or self.window_tokens is None or self.reserve_tokens is not None:
+            return self.count_units(length_tokens)
+        first = self.find_first_readable(length_tokens)
+        return max(0, length_tokens - 1) // self.unit_tokens - first // self.unit_tokens + 1
+
     def count_units(self, length_tokens: int) -> int:
         """Return the units one request of ``length_tokens`` takes."""
         if not self.unit_tokens:

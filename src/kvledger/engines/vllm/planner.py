@@ -74,6 +74,7 @@ def make_plan(model: ModelSpec, deployment: Deployment, memory: KvMemory) -> Pla
         printed_concurrency=sizing.concurrency,
         failure=failure,
         notes=settings.notes,
+        request_limit=settings.deployment.max_num_seqs,
     )
 
 
@@ -142,7 +143,9 @@ def _ranks(sizing: Sizing, workers: Sequence[Worker], settings: Settings) -> tup
 
 
 def _shards(group: Group, settings: Settings) -> int:
-    return settings.deployment.dcp if group.specs and group.specs[0].shared_by_dcp else 1
+    deployment = settings.deployment
+    ranks = deployment.dcp * (deployment.pcp if settings.rules.shards_over_pcp else 1)
+    return ranks if group.specs and group.specs[0].shared_by_dcp else 1
 
 
 def _content(group: Group, name: str, *, unit_bytes: int, shards: int) -> UnitContent:
