@@ -11,7 +11,7 @@ from kvledger.errors import UnbalancedLedger
 from kvledger.ledger import Account, PaperView
 from kvledger.pool.policy import Policy
 from kvledger.replay import _layout as at
-from kvledger.replay.outcome import Factors, Latency, Outcome, Rejection, SeriesRows, TimelinePoint
+from kvledger.replay.outcome import Factors, Latency, Outcome, Rejection, SeriesRows, TimelinePoint, is_held_up
 from kvledger.replay.settings import PoolSize
 
 Sums = NDArray[np.float64]
@@ -113,7 +113,7 @@ def timeline_of(state: at.State, size: PoolSize) -> list[TimelinePoint]:
             running=float(row[at.A_RUNNING] / row[at.A_SECONDS]) if row[at.A_SECONDS] else 0.0,
             waiting=float(row[at.A_WAITING] / row[at.A_SECONDS]) if row[at.A_SECONDS] else 0.0,
             peak_used_ratio=float(row[at.B_PEAK_USED] / capacity),
-            peak_held_ratio=float(row[at.B_PEAK_HELD] / capacity),
+            peak_held_ratio=float(row[at.B_PEAK_HELD] / size.unit_tokens / size.units),
             peak_external_ratio=float(row[at.B_PEAK_EXTERNAL] / capacity),
             peak_running=int(row[at.B_PEAK_RUNNING]),
             peak_waiting=int(row[at.B_PEAK_WAITING]),
@@ -170,7 +170,8 @@ def outcome_of(state: at.State, policy: Policy, size: PoolSize) -> Outcome:
     ints, floats, busy, saturated = state.core.ints, state.core.floats, state.log.busy, state.log.saturated
     mean, full = ratios_of(busy, size), ratios_of(saturated, size)
     never, full_never = never_used_ratio(busy, size), never_used_ratio(saturated, size)
-    headline, headline_never = (full, full_never) if saturated[at.A_SECONDS] > 0 else (mean, never)
+    held_up = is_held_up(saturated_seconds=float(saturated[at.A_SECONDS]), busy_seconds=float(busy[at.A_SECONDS]))
+    headline, headline_never = (full, full_never) if held_up else (mean, never)
     rejected = {
         Rejection.PROMPT_TOO_LONG: int(ints[at.I_TOO_LONG]),
         Rejection.LARGER_THAN_POOL: int(ints[at.I_TOO_LARGE]),

@@ -96,6 +96,8 @@ def _restarts(run: Replay, policy: Policy, settings: Settings, before: Outcome) 
     price = (
         f"{outcome.restarts} restarts of {_RESTART_DOWN_SECONDS:.0f} s each (assumed); "
         f"{outcome.recomputed_tokens:,} tokens computed again"
+        if outcome.restarts
+        else f"not reached: the traffic is served in {outcome.makespan_seconds:.0f} s"
     )
     return Mitigation(change=f"restart every {_span(every)}", outcome=outcome, price=price)
 
