@@ -196,7 +196,7 @@ class Claim:
             return 0
         if self.reserve_tokens is not None:
             return self.reserve_tokens
-        charged = max(0, length_tokens + self.offset_tokens)
+        charged = max(min(1, length_tokens), length_tokens + self.offset_tokens)
         return charged if self.reach_tokens is None else min(charged, self.reach_tokens)
 
     def count_needed_tokens(self, length_tokens: int) -> int:
@@ -216,12 +216,14 @@ class Claim:
     def count_held_units(self, length_tokens: int) -> int:
         """Return the units a request holds while it decodes its last token: those the window still reaches.
 
-        Without a window this is :meth:`count_units`; with one it is less, because fewer tokens are in flight.
+        Without a window this is :meth:`count_units`; with one it is less, because fewer tokens are in flight, and never
+        more: a window without ``extra_units`` is a ring, which does not begin inside a unit.
         """
         if not self.unit_tokens or self.window_tokens is None or self.reserve_tokens is not None:
             return self.count_units(length_tokens)
         first = self.find_first_readable(length_tokens)
-        return max(0, length_tokens - 1) // self.unit_tokens - first // self.unit_tokens + 1
+        held = max(0, length_tokens - 1) // self.unit_tokens - first // self.unit_tokens + 1
+        return min(held, self.count_units(length_tokens))
 
     def count_units(self, length_tokens: int) -> int:
         """Return the units one request of ``length_tokens`` takes."""
