@@ -137,7 +137,7 @@ def test_every_named_workload_says_what_it_is_shaped_to_and_that_it_is_modelled(
     assert trace.check() is trace
     assert len(trace) == trace.rows_read == 50
     assert trace.format.name == f"synthetic:{name}"
-    assert CATALOGUE[name].shaped_to in trace.notes[0]
+    assert CATALOGUE[name].shaped_to.format(**CATALOGUE[name].defaults) in trace.notes[0]
     assert {trace.accuracy.arrivals, trace.accuracy.prompts, trace.accuracy.outputs} == {Accuracy.MODELLED}
 
 
@@ -215,3 +215,8 @@ def test_ten_million_rows_of_csv_are_read_within_a_gib(tmp_path: Path) -> None:
 def test_a_recipe_draws_what_its_description_does() -> None:
     recipe = parse_recipe("synthetic:alpaca,requests=9", seed=4)
     assert (draw(recipe).workload.output_tokens == workload("alpaca,requests=9", 4).output_tokens).all()
+
+
+def test_the_notes_name_the_parameters_that_were_drawn_from_not_the_defaults() -> None:
+    trace = synthesise("synthetic:sharegpt,requests=2,sigma=1.5,shape=2")
+    assert "log-normal prompts (sigma 1.5), gamma outputs (shape 2)" in trace.notes[0]

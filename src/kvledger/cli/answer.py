@@ -19,6 +19,7 @@ from kvledger.replay.settings import Pool, Settings
 from kvledger.replay.simulate import replay
 from kvledger.replay.workload import Workload
 from kvledger.sources.files import load_trace
+from kvledger.traces import Trace, with_rate
 
 if TYPE_CHECKING:
     from kvledger.report.replay import ReplayReport
@@ -45,7 +46,7 @@ def ask(question: Question) -> ReplayReport:
     for policy in policies:
         pool.divide(policy)  # what cannot run is said before the trace is read and the first policy has run
     clock = clock_of(question.clock, cost.bytes_per_token)
-    trace = load_trace(question.trace, columns=question.columns, seed=question.seed, identity=False)
+    trace = _trace(question)
     length, origin = _max_model_len(question, cost, trace.workload)
     settings = Settings(
         max_model_len=length,
@@ -70,6 +71,17 @@ def ask(question: Question) -> ReplayReport:
         mitigations=runner.mitigate(mitigated, outcomes),
         notes=(*cost.notes, *_restart_notes(question, policies)),
     )
+
+
+def _trace(question: Question) -> Trace:
+    trace = load_trace(
+        question.trace,
+        columns=question.columns,
+        seed=question.seed,
+        identity=False,
+        session_starts=question.session_starts,
+    )
+    return trace if question.rate is None else with_rate(trace, question.rate, seed=question.seed)
 
 
 class _Runner:

@@ -26,6 +26,7 @@ _BASE = dict.fromkeys(Question.__slots__) | {
     "max_num_batched_tokens": 8192,
     "restart_every": 0.0,
     "seed": 0,
+    "session_starts": "zero",
     "force": False,
     "quiet": True,
 }

@@ -34,6 +34,8 @@ class Question:
     clock: str
     restart_every: float
     columns: str | None
+    rate: float | None
+    session_starts: str
     seed: int
     mitigations: str | None
     series: str | None

@@ -99,7 +99,14 @@ def _options(*groups: Decorator) -> Decorator:
 )
 @_options(
     click.option("--columns", help="Columns of a generic file: arrival=...,prompt=...,output=..."),
-    click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of synthetic workloads."),
+    click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of what is drawn."),
+    click.option("--rate", type=float, help="Draw Poisson arrivals anew, so many a second; inf: all at 0."),
+    click.option(
+        "--session-starts",
+        default="rate:0.1",
+        show_default=True,
+        help="For traces without a common clock: zero, every:SECONDS or rate:PER_SECOND.",
+    ),
     click.option("--mitigations", help="Replay the usual mitigations of these contiguous policies."),
     click.option("--series", help="Write every step of the policy to this CSV file (of several: FILE.POLICY.csv)."),
     click.option("--format", "format_", type=click.Choice(["text", "json"]), default="text", show_default=True),

@@ -11,6 +11,13 @@ from kvledger.ledger import Account, PaperView
 
 __all__ = ["Factors", "Latency", "Outcome", "Rejection", "SeriesRows", "TimelinePoint"]
 
+HELD_UP_RATIO = 0.1
+
+
+def is_held_up(*, saturated_seconds: float, busy_seconds: float) -> bool:
+    """Tell whether requests waited for a tenth of the busy time or more."""
+    return saturated_seconds > 0 and saturated_seconds >= HELD_UP_RATIO * busy_seconds
+
 
 class Rejection:
     """Why a request was rejected, as results name it."""
@@ -135,10 +142,15 @@ class Outcome:
 
     @property
     def utilisation(self) -> float:
-        """Share of the pool in use: while saturated if it ever was, else over busy time."""
+        """Share of the pool in use: while saturated if requests were held up, else over busy time."""
         return self.headline_ratio[Account.USED]
 
     @property
+    def held_up(self) -> bool:
+        """Whether requests waited for a tenth of the busy time or more, so that the saturated means stand for it."""
+        return is_held_up(saturated_seconds=self.saturated_seconds, busy_seconds=self.busy_seconds)
+
+    @property
     def headline_ratio(self) -> dict[Account, float]:
-        """The accounts while saturated if the queue was ever held up, else over busy time."""
-        return self.saturated_ratio if self.saturated_seconds > 0 else self.mean_ratio
+        """The accounts while saturated if requests were held up, else over busy time."""
+        return self.saturated_ratio if self.held_up else self.mean_ratio

@@ -96,7 +96,7 @@ def answer(report: ReplayReport) -> str:
 
 def _compared(before: Outcome, after: Outcome) -> str:
     """Compare two policies that both served something; only what both know while requests wait is set in ratio."""
-    if before.saturated_seconds and after.saturated_seconds:
+    if before.held_up and after.held_up:
         times = after.saturated_running / before.saturated_running
         return (
             f"`{before.policy}` runs {before.saturated_running:.1f} requests at a time and fills "
@@ -104,15 +104,17 @@ def _compared(before: Outcome, after: Outcome) -> str:
             f"{after.saturated_running:.1f} and fills {percent(after.utilisation)}: {times:.1f} times the requests in "
             f"the same memory."
         )
-    if before.saturated_seconds or after.saturated_seconds:
-        held_up, free = (before, after) if before.saturated_seconds else (after, before)
+    if before.held_up or after.held_up:
+        held_up, free = (before, after) if before.held_up else (after, before)
         return (
             f"`{held_up.policy}` lets requests wait {percent(held_up.saturated_seconds / held_up.busy_seconds)} of the "
-            f"time it runs, with {percent(held_up.utilisation)} of the pool in use; under `{free.policy}` none ever "
-            f"waits: it keeps {percent(_held(free))} of the pool from others to store {percent(free.utilisation)}."
+            f"time it runs, with {percent(held_up.utilisation)} of the pool in use; under `{free.policy}` "
+            f"{_rarely(free)} waits: it keeps {percent(_held(free))} of the pool from others to store "
+            f"{percent(free.utilisation)}."
         )
     return (
-        f"Memory never held a request back. `{before.policy}` keeps {percent(_held(before))} of the pool from "
+        f"Requests {'hardly ever' if before.saturated_seconds or after.saturated_seconds else 'never'} waited. "
+        f"`{before.policy}` keeps {percent(_held(before))} of the pool from "
         f"others to store {percent(before.utilisation)}; `{after.policy}` keeps {percent(_held(after))} "
         f"to store {percent(after.utilisation)}."
     )
@@ -131,7 +133,11 @@ def _turned_away(outcome: Outcome) -> str:
 
 
 def _held_up(outcome: Outcome) -> str:
-    return " while requests wait" if outcome.saturated_seconds else "; memory never held a request back"
+    return " while requests wait" if outcome.held_up else f"; {_rarely(outcome)} ever waited"
+
+
+def _rarely(outcome: Outcome) -> str:
+    return "hardly a request" if outcome.saturated_seconds else "no request"
 
 
 def _held(outcome: Outcome) -> float:
@@ -140,20 +146,20 @@ def _held(outcome: Outcome) -> float:
 
 
 def _running(outcome: Outcome) -> float:
-    return outcome.saturated_running if outcome.saturated_seconds else outcome.mean_running
+    return outcome.saturated_running if outcome.held_up else outcome.mean_running
 
 
 def _when(outcomes: Sequence[Outcome]) -> str:
-    waited = [bool(o.saturated_seconds) for o in outcomes]
+    waited = [o.held_up for o in outcomes]
     if all(waited):
         return "mean share of the pool while a request waits"
     if not any(waited):
-        return "mean share of the pool while requests run; none ever waited"
-    return "mean share of the pool while a request waits (* none ever waited: while requests run)"
+        return "mean share of the pool while requests run; hardly any ever waited"
+    return "mean share of the pool while a request waits (* hardly any ever waited: while requests run)"
 
 
 def _name(outcome: Outcome, outcomes: Sequence[Outcome]) -> str:
-    mixed = any(o.saturated_seconds for o in outcomes) and not outcome.saturated_seconds
+    mixed = any(o.held_up for o in outcomes) and not outcome.held_up
     return outcome.policy + ("*" if mixed else "")
 
 

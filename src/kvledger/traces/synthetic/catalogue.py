@@ -37,6 +37,7 @@ class Kind:
     name: str
     shape: Callable[[Parameters], Shape]
     shaped_to: str
+    """A template over the parameters."""
     defaults: Parameters = field(default_factory=dict)
 
 
@@ -104,7 +105,7 @@ def _fixed(values: Parameters) -> Shape:
     return Shape(prompt=uniform_law(prompt, prompt), output=uniform_law(output, output))
 
 
-_PAPER = "log-normal prompts (sigma 1), gamma outputs (shape 1.2)"
+_PAPER = "log-normal prompts (sigma {sigma:g}), gamma outputs (shape {shape:g})"
 _GENERIC = {"prompt_mean": 512.0, "output_mean": 256.0, "sigma": 1.0, "max_total": 8192}
 CATALOGUE: Mapping[str, Kind] = {
     kind.name: kind
@@ -112,7 +113,7 @@ CATALOGUE: Mapping[str, Kind] = {
         Kind(
             name="chat",
             shape=_chat,
-            shaped_to="chat shaped to conversations that end at 800 tokens on average, at most 4,096; " + _PAPER,
+            shaped_to="shaped to conversations that end at {mean_total:g} tokens on average; " + _PAPER,
             defaults={"mean_total": 800.0, "max_total": 4096, "sigma": 1.0, "shape": 1.2, "turns": 1, "think": 30.0},
         ),
         Kind(
@@ -139,11 +140,16 @@ CATALOGUE: Mapping[str, Kind] = {
             shaped_to="all lengths between two bounds are alike",
             defaults={"prompt_min": 1, "prompt_max": 1024, "output_min": 1, "output_max": 512},
         ),
-        Kind(name="lognormal", shape=_lognormal, shaped_to="log-normal lengths of given means", defaults=_GENERIC),
+        Kind(
+            name="lognormal",
+            shape=_lognormal,
+            shaped_to="log-normal lengths (means {prompt_mean:g} in, {output_mean:g} out, sigma {sigma:g})",
+            defaults=_GENERIC,
+        ),
         Kind(
             name="bursts",
             shape=_lognormal,
-            shaped_to="log-normal lengths that arrive in bursts",
+            shaped_to="log-normal lengths (means {prompt_mean:g} in, {output_mean:g} out) that arrive in bursts",
             defaults={**_GENERIC, "cv": 4.0},
         ),
     )

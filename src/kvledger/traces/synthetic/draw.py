@@ -43,7 +43,7 @@ def draw(recipe: Recipe, *, identity: bool = True) -> Trace:
     modelled = TraceAccuracy(arrivals=Accuracy.MODELLED, prompts=Accuracy.MODELLED, outputs=Accuracy.MODELLED)
     return Trace(
         workload=workload,
-        format=TraceFormat(name=f"{PREFIX}{recipe.kind.name}", sentence=f"synthetic workload: {recipe.kind.shaped_to}"),
+        format=TraceFormat(name=f"{PREFIX}{recipe.kind.name}", sentence=f"synthetic workload: {recipe.shaped_to}"),
         rows_read=recipe.requests,
         notes=recipe.sentences,
         accuracy=modelled,

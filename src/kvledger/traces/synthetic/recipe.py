@@ -27,6 +27,7 @@ class Recipe:
     """Everything that determines a synthetic workload."""
 
     kind: Kind
+    shaped_to: str
     requests: int
     seed: int
     arrivals: ArrivalLaw
@@ -45,7 +46,7 @@ class Recipe:
             when = f"arrivals: {law.rate:g} a second, gaps with a coefficient of variation of {law.cv:g}"
             if law.off_seconds:
                 when += f", {law.on_seconds:g} s on and {law.off_seconds:g} s off"
-        sentences = [f"synthetic: {self.kind.shaped_to}", f"{when}; seed {self.seed}"]
+        sentences = [f"synthetic: {self.shaped_to}", f"{when}; seed {self.seed}"]
         if self.turns > 1:
             sentences.append(f"{self.turns} turns a conversation, {self.think_seconds:g} s apart on average")
         if self.shared_prefix_tokens:
@@ -82,6 +83,7 @@ def parse_recipe(spec: str, *, seed: int) -> Recipe:
     _check_ranges(values)
     return Recipe(
         kind=kind,
+        shaped_to=kind.shaped_to.format(**values),
         requests=int(values["requests"]),
         seed=int(values["seed"]) if values["seed"] >= 0 else seed,
         arrivals=ArrivalLaw(rate=values["rate"], cv=values["cv"], on_seconds=values["on"], off_seconds=values["off"]),
