@@ -78,7 +78,7 @@ def test_restarts_clear_the_books_and_cure_nothing():
     assert outcome.restarts >= 4
     assert outcome.recomputed_tokens > 0
     assert f"{outcome.restarts} restarts of 60 s each (assumed)" in rows[7].price
-    assert outcome.busy_seconds > before.busy_seconds
+    assert outcome.makespan_seconds > before.makespan_seconds
     assert outcome.end_to_end.mean > before.end_to_end.mean
     wasted = [o.saturated_ratio[Account.RESERVED] for o in (before, outcome)]
     assert wasted[1] > 0.9 * wasted[0]
