@@ -62,7 +62,7 @@ def start_up_lines(python, server, folder):
             if "KV cache size" in text or process.poll() is not None:
                 break
     finally:
-        os.killpg(process.pid, signal.SIGTERM)
+        os.killpg(process.pid, signal.SIGKILL)
         process.wait(60)
     return [match[1] for line in text.splitlines() if (match := PRINTED.search(line))]
 

@@ -31,12 +31,12 @@ def format_gib(value_bytes: int, rules: Rules) -> str:
     return f"{round(value_bytes / GIB, 2)}" if rules.short_gib else f"{value_bytes / GIB:.2f}"
 
 
-def memory_line(kv_bytes: int, rules: Rules) -> PrintedLine:
-    """Return the line that names the bytes a worker may spend (0.9 and later)."""
+def memory_line(kv_bytes: int, rules: Rules, known: Accuracy = Accuracy.DERIVED) -> PrintedLine:
+    """Return the line that names the bytes a worker may spend (0.9 and later); ``known`` is how the bytes are."""
     return PrintedLine(
         text=f"Available KV cache memory: {format_gib(kv_bytes, rules)} GiB",
         meaning="bytes one rank may spend on KV blocks, rounded to 0.01 GiB; the whole engine gets the smallest rank's",
-        accuracy=Accuracy.MEASURED,
+        accuracy=known,
     )
 
 

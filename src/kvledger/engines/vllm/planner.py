@@ -31,6 +31,7 @@ from kvledger.engines.vllm.settings import Settings, resolve_settings
 from kvledger.engines.vllm.sizing import Limits, Sizing, Worker, size_pool
 from kvledger.engines.vllm.v0 import plan_v0
 from kvledger.errors import UsageError
+from kvledger.ledger import Accuracy
 from kvledger.model import ModelSpec
 
 __all__ = ["make_plan"]
@@ -68,7 +69,7 @@ def make_plan(model: ModelSpec, deployment: Deployment, memory: KvMemory) -> Pla
         pools=(Pool(name=POOL, units=sizing.blocks, unit_name="block", null_units=1),),
         claims=sizing.claims,
         ranks=_ranks(sizing, workers, settings),
-        lines=_lines(layers, sizing, workers, settings),
+        lines=_lines(layers, sizing, workers, settings, memory.accuracy),
         accuracy=memory.accuracy,
         printed_tokens=sizing.printed_tokens,
         printed_concurrency=sizing.concurrency,
@@ -164,14 +165,14 @@ def _resolved(settings: Settings, layers: BuiltLayers, sizing: Sizing) -> Deploy
 
 
 def _lines(
-    layers: BuiltLayers, sizing: Sizing, workers: Sequence[Worker], settings: Settings
+    layers: BuiltLayers, sizing: Sizing, workers: Sequence[Worker], settings: Settings, known: Accuracy
 ) -> tuple[PrintedLine, ...]:
     rules, deployment = settings.rules, settings.deployment
     lines: list[PrintedLine] = []
     if layers.alignment is not None:
         lines.extend(alignment_lines(layers.alignment))
     if settings.version >= (0, 9) and deployment.device != "cpu":
-        lines.extend(memory_line(kv_bytes, rules) for kv_bytes in dict.fromkeys(w.kv_bytes for w in workers))
+        lines.extend(memory_line(kv_bytes, rules, known) for kv_bytes in dict.fromkeys(w.kv_bytes for w in workers))
     lines.extend(group_lines(sizing, rules))
     override = settings.options.num_gpu_blocks_override
     if override is not None:
@@ -190,5 +191,6 @@ def _lines(
                 device=deployment.device,
             )
         )
-    lines.extend(size_lines(sizing, rules, device=deployment.device, shards=(deployment.dcp, deployment.pcp)))
+    sizes = size_lines(sizing, rules, device=deployment.device, shards=(deployment.dcp, deployment.pcp))
+    lines.extend(replace(line, accuracy=known) if known is Accuracy.MODELLED else line for line in sizes)
     return tuple(lines)

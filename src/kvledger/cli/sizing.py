@@ -1,0 +1,196 @@
+"""From the options of ``size`` to its report: models, logs and devices are loaded here, planning is elsewhere."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from kvledger.engines.plan import Deployment, GpuBudget, KvMemory
+from kvledger.engines.registry import ENGINES, find_engine, load_planner
+from kvledger.engines.size import Fit, SizeOutcome, SizeQuestion, answer_size
+from kvledger.engines.vllm.logcheck import LogCheck, check_start_up, deployment_of
+from kvledger.engines.vllm.startup import StartUp, read_start_up
+from kvledger.errors import Error, SourceError, UsageError
+from kvledger.model import ModelSpec
+from kvledger.model.by_hand import read_layers
+from kvledger.model.gpus import find_gpu
+from kvledger.report.size import EngineAnswer, SizeReport
+from kvledger.sources.models import load_model
+from kvledger.units import parse_bytes
+
+__all__ = ["ask_size"]
+
+_MOST_LOG_BYTES = 256 * 2**20
+
+
+def ask_size(options: Mapping[str, Any]) -> SizeReport:
+    """Load what the options name, plan it, and return what there is to show.
+
+    Raises:
+        Error: Something cannot be read, planned or combined.
+    """
+    model = _model(options)
+    engines = list(ENGINES) if options["engine"] == "all" else [find_engine(options["engine"]).name]
+    log = _log(options, engines)
+    if len(engines) > 1 and (options["settings"] or options["engine_version"]):
+        raise UsageError(
+            "`--set` and `--engine-version` belong to one engine, not to all", hint="name one with `--engine`"
+        )
+    if len(engines) == 1:
+        outcome, check = _plan(engines[0], model, options, log)
+        answers: tuple[EngineAnswer, ...] = (
+            EngineAnswer(engine=engines[0], version=outcome.plan.deployment.version, outcome=outcome),
+        )
+        return SizeReport(model=model.name, answers=answers, log=check, notes=_notes(options, model))
+    answers = tuple(_try(name, model, options) for name in engines)
+    return SizeReport(model=model.name, answers=answers, notes=_notes(options, model))
+
+
+def _model(options: Mapping[str, Any]) -> ModelSpec:
+    if (options["model"] is None) == (options["layers"] is None):
+        raise UsageError("give MODEL or `--layers`, one of them", hint="for example `kvledger size llama-3.1-8b`")
+    if options["layers"] is None:
+        return load_model(options["model"])
+    return read_layers(options["layers"], max_model_len=_length(options)[0])
+
+
+def _length(options: Mapping[str, Any]) -> tuple[int | None, bool]:
+    """Return --max-model-len as a number, and whether the engine should fit it."""
+    text = options["max_model_len"]
+    if text is None:
+        return None, False
+    if text.strip().lower() in ("auto", "-1"):
+        return None, True
+    digits = text.replace(",", "").replace("_", "").strip()
+    if not digits.isascii() or not digits.isdigit() or not 0 < int(digits[:16]) <= 2**40:
+        raise UsageError(f"`--max-model-len {text[:40]}` is no number of tokens", hint="write `32768` or `auto`")
+    return int(digits[:16]), False
+
+
+def _log(options: Mapping[str, Any], engines: list[str]) -> StartUp | None:
+    if options["log"] is None:
+        return None
+    if engines != ["vllm"]:
+        raise UsageError("`--log` reads start-up logs of vLLM only", hint="use `--engine vllm` or `--kv-memory`")
+    if options["kv_memory"] or options["gpu"]:
+        raise UsageError("`--log` already names the memory", hint="leave `--kv-memory` and `--gpu` out")
+    if options["log"] == "-":
+        return read_start_up(sys.stdin.read(_MOST_LOG_BYTES).splitlines())
+    path = Path(options["log"])
+    try:
+        with path.open(encoding="utf-8", errors="replace") as stream:
+            return read_start_up(stream.read(_MOST_LOG_BYTES).splitlines())
+    except (OSError, ValueError) as error:
+        raise SourceError(f"the log `{path.name[:80]}` cannot be read: {error}", hint="check the path") from error
+
+
+def _try(name: str, model: ModelSpec, options: Mapping[str, Any]) -> EngineAnswer:
+    try:
+        outcome, _ = _plan(name, model, options, None)
+    except Error as error:
+        return EngineAnswer(engine=name, version=ENGINES[name].latest, outcome=None, error=error)
+    return EngineAnswer(engine=name, version=outcome.plan.deployment.version, outcome=outcome)
+
+
+def _plan(
+    name: str, model: ModelSpec, options: Mapping[str, Any], log: StartUp | None
+) -> tuple[SizeOutcome, LogCheck | None]:
+    planner = load_planner(name)
+    deployment = _deployment(name, options, log)
+    check = None
+    if log is not None:
+        deployment = deployment_of(log, deployment)
+        check = check_start_up(model, deployment, log)
+        memory: KvMemory | None = log.memory()
+    else:
+        memory = _memory(name, model, deployment, options)
+    if name == "vllm" and options["gpu"]:
+        device_bytes = str(find_gpu(options["gpu"]).memory_bytes)
+        deployment = replace(deployment, options={"device_memory_bytes": device_bytes, **deployment.options})
+    fit = Fit(options["fit"]) if options["fit"] else None
+    if memory is None and fit is None:
+        fit = Fit.MEMORY
+    question = SizeQuestion(
+        model=model,
+        deployment=deployment,
+        memory=memory,
+        length_tokens=options["length"],
+        concurrency=options["concurrency"],
+        fit=fit,
+    )
+    return answer_size(planner, question), check
+
+
+def _deployment(name: str, options: Mapping[str, Any], log: StartUp | None) -> Deployment:
+    length, auto = _length(options)
+    settings = dict(_setting(text) for text in options["settings"])
+    if auto and name == "vllm":
+        settings["auto_max_model_len"] = "true"
+    version = options["engine_version"] or (log.version if log is not None else None) or ENGINES[name].latest
+    caching = options["prefix_caching"]
+    return Deployment(
+        engine=name,
+        version=version,
+        device=options["device"],
+        tp=options["tp"],
+        pp=options["pp"],
+        dcp=options["dcp"],
+        pcp=options["pcp"],
+        dp=options["dp"],
+        kv_dtype=options["kv_dtype"],
+        block_tokens=options["block_size"],
+        max_model_len=length,
+        max_num_seqs=options["max_num_seqs"],
+        max_num_batched_tokens=options["max_num_batched_tokens"],
+        prefix_caching=None if caching is None else caching == "on",
+        speculative_tokens=options["speculative_tokens"],
+        options=settings,
+    )
+
+
+def _setting(text: str) -> tuple[str, str]:
+    name, sign, value = text.partition("=")
+    if not sign or not name:
+        raise UsageError(f"`--set {text[:60]}` is not NAME=VALUE", hint="for example `--set draft_layers=1`")
+    return name.strip(), value
+
+
+def _memory(name: str, model: ModelSpec, deployment: Deployment, options: Mapping[str, Any]) -> KvMemory | None:
+    if options["kv_memory"] and options["gpu"]:
+        raise UsageError("`--kv-memory` and `--gpu` both name the memory", hint="give one of them")
+    if options["kv_memory"]:
+        return KvMemory.given(*(parse_bytes(part) for part in options["kv_memory"].split(",")[:4096]))
+    if not options["gpu"]:
+        if options["weights"] or options["gpu_memory_utilization"]:
+            raise UsageError("`--weights` and `--gpu-memory-utilization` need `--gpu`", hint="add `--gpu H100-80GB`")
+        return None
+    gpu = find_gpu(options["gpu"])
+    budget = GpuBudget(
+        total_bytes=gpu.memory_bytes,
+        weights_bytes=_weights(model, deployment, options),
+        utilisation_ratio=options["gpu_memory_utilization"],
+    )
+    return load_planner(name).model_memory(model, deployment, budget)
+
+
+def _weights(model: ModelSpec, deployment: Deployment, options: Mapping[str, Any]) -> int:
+    if options["weights"]:
+        return parse_bytes(options["weights"])
+    if model.parameters is None:
+        raise UsageError(f"the weights of `{model.name}` are not known", hint="give `--weights 15GiB`, for one rank")
+    bits = 8.0 * model.dtype.bytes
+    if model.quantisation is not None and model.quantisation.weight_bits is not None:
+        bits = model.quantisation.weight_bits
+    return round(model.parameters.count * bits / 8 / (deployment.tp * deployment.pp))
+
+
+def _notes(options: Mapping[str, Any], model: ModelSpec) -> tuple[str, ...]:
+    notes = list(model.notes)
+    if not any(options[name] for name in ("kv_memory", "gpu", "log", "fit")):
+        notes.append("no memory was given, so the least that holds one request was taken; give `--kv-memory`")
+    if options["gpu"] and not options["weights"]:
+        notes.append("the weights were estimated from the parameters; give `--weights` for a closer estimate")
+    return tuple(notes)

@@ -1,0 +1,198 @@
+"""Checking a start-up log: whether its figures follow from the model, the flags and the printed bytes.
+
+A figure follows when some number of bytes within the printed interval gives it to the digit. When none does, the check
+says by how much it misses, what bytes would give it, and which other setting would explain it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from kvledger.engines.plan import Deployment, KvMemory, Plan
+from kvledger.engines.vllm.planner import make_plan
+from kvledger.engines.vllm.startup import StartUp
+from kvledger.errors import Error
+from kvledger.model import ModelSpec
+from kvledger.units import GIB, format_bytes
+
+__all__ = ["LogCheck", "check_start_up", "deployment_of"]
+
+_MOST_BLOCKS = 4096
+"""Block counts tried within an interval; 0.01 GiB holds fewer unless a block is below 2.6 KB."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogCheck:
+    """What the comparison found."""
+
+    follows: bool
+    printed_tokens: int | None
+    printed_concurrency: float | None
+    predicted_tokens: tuple[int, int] | None
+    """Smallest and largest number of tokens that the printed bytes can give."""
+    blocks: int | None
+    """The blocks that give the printed figures, when they follow."""
+    explanation: str
+    """One or two sentences; with the numbers when the figures do not follow."""
+
+
+def deployment_of(log: StartUp, asked: Deployment) -> Deployment:
+    """Return the deployment with what the log says filled in where nothing was asked for explicitly."""
+    options = dict(asked.options)
+    if log.hybrid_off:
+        options.setdefault("disable_hybrid_kv_cache_manager", "true")
+    if log.override is not None:
+        options.setdefault("num_gpu_blocks_override", str(log.override))
+    if log.cpu_blocks is not None:
+        options.setdefault("core", "v0")
+    return replace(
+        asked,
+        device=log.device if asked.device == "cuda" else asked.device,
+        tp=asked.tp if asked.tp > 1 else (log.flag("tp") or 1),
+        pp=asked.pp if asked.pp > 1 else (log.flag("pp") or 1),
+        dcp=asked.dcp if asked.dcp > 1 else (log.flag("dcp") or 1),
+        dp=asked.dp if asked.dp > 1 else (log.flag("dp") or 1),
+        max_model_len=asked.max_model_len or log.max_model_len or log.flag("max_model_len"),
+        max_num_batched_tokens=asked.max_num_batched_tokens or log.max_num_batched_tokens,
+        prefix_caching=log.prefix_caching if asked.prefix_caching is None else asked.prefix_caching,
+        kv_dtype=log.kv_dtype or "auto" if asked.kv_dtype == "auto" else asked.kv_dtype,
+        options=options,
+    )
+
+
+def check_start_up(model: ModelSpec, deployment: Deployment, log: StartUp) -> LogCheck:
+    """Compare the figures a log printed with those its bytes give.
+
+    Raises:
+        SourceError: The log does not name the memory.
+    """
+    low, high = _ends(log)
+    plans = list(_plans_within(model, deployment, low, high))
+    tokens = [plan.printed_tokens or 0 for plan in plans]
+    predicted = (min(tokens), max(tokens))
+    if log.tokens is None and log.concurrency is None:
+        return _result(log, predicted, follows=True, blocks=None, explanation="the log prints no size to compare with")
+    match = next((plan for plan in plans if _agrees(plan, log)), None)
+    if match is not None:
+        return _result(
+            log,
+            predicted,
+            follows=True,
+            blocks=match.pools[0].units,
+            explanation=f"{match.pools[0].units} blocks of {_unit(match)} give the printed figures to the digit",
+        )
+    return _result(log, predicted, follows=False, blocks=None, explanation=_explain(model, deployment, log, predicted))
+
+
+def _result(
+    log: StartUp, predicted: tuple[int, int], *, follows: bool, blocks: int | None, explanation: str
+) -> LogCheck:
+    return LogCheck(
+        follows=follows,
+        printed_tokens=log.tokens,
+        printed_concurrency=log.concurrency,
+        predicted_tokens=predicted,
+        blocks=blocks,
+        explanation=explanation,
+    )
+
+
+def _ends(log: StartUp) -> tuple[int, int]:
+    memory = log.memory()
+    return memory.low_bytes, memory.high_bytes
+
+
+def _unit(plan: Plan) -> str:
+    return format_bytes(max(size for rank in plan.ranks for size in rank.unit_bytes.values()))
+
+
+def _plan(model: ModelSpec, deployment: Deployment, kv_bytes: int) -> Plan:
+    return make_plan(model, deployment, KvMemory.given(kv_bytes))
+
+
+def _plans_within(model: ModelSpec, deployment: Deployment, low: int, high: int) -> Iterator[Plan]:
+    """Yield one plan for each block count that the interval can stand for, its ends included."""
+    first, last = _plan(model, deployment, low), _plan(model, deployment, high)
+    yield first
+    unit = max(size for rank in first.ranks for size in rank.unit_bytes.values())
+    start, stop = low // unit + 1, high // unit
+    for blocks in range(start, min(stop, start + _MOST_BLOCKS)):
+        yield _plan(model, deployment, blocks * unit)
+    yield last
+
+
+def _agrees(plan: Plan, log: StartUp) -> bool:
+    tokens = log.tokens is None or plan.printed_tokens == log.tokens
+    if log.concurrency is None or plan.printed_concurrency is None:
+        return tokens
+    return tokens and f"{plan.printed_concurrency:.2f}" == f"{log.concurrency:.2f}"
+
+
+def _explain(model: ModelSpec, deployment: Deployment, log: StartUp, predicted: tuple[int, int]) -> str:
+    other = _other_setting(model, deployment, log)
+    if other:
+        return f"the printed figures follow if {other}"
+    low, high = predicted
+    printed = log.tokens
+    if printed is None:
+        return "the printed concurrency does not follow from the model, the flags and the printed bytes"
+    missing = _bytes_for(model, deployment, log, printed)
+    gives = f"the printed bytes would give {low:,} to {high:,} tokens, but {printed:,} were printed"
+    if printed < low:
+        needs = f", which {missing / GIB:.2f} GiB give" if missing else ""
+        return (
+            f"{gives}{needs}: another rank had less memory than the line shows, and the engine takes the smallest; "
+            "give the lines of all ranks"
+        )
+    return (
+        f"{gives}: a token costs less than this model's layers say; check the model, the KV dtype and the tensor "
+        "parallelism"
+    )
+
+
+def _bytes_for(model: ModelSpec, deployment: Deployment, log: StartUp, printed: int) -> int:
+    """Return the least bytes that give the printed tokens; 0 when none up to the printed bytes do."""
+    low, high = 0, _ends(log)[1]
+    while high - low > 2**16:
+        middle = (low + high) // 2
+        tokens = _plan(model, deployment, middle).printed_tokens or 0
+        low, high = (middle, high) if tokens < printed else (low, middle)
+    return high
+
+
+def _other_setting(model: ModelSpec, deployment: Deployment, log: StartUp) -> str | None:
+    """Name one other setting with which the printed figures follow."""
+    low, high = _ends(log)
+    for name, changed in _variants(deployment):
+        try:
+            if any(_agrees(plan, log) for plan in _plans_within(model, changed, low, high)):
+                return name
+        except Error:
+            continue
+    return None
+
+
+def _variants(deployment: Deployment) -> Iterator[tuple[str, Deployment]]:
+    options = dict(deployment.options)
+    for dtype in ("fp8", "bfloat16"):
+        if deployment.kv_dtype != dtype:
+            yield f"the KV dtype is {dtype}", replace(deployment, kv_dtype=dtype)
+    for batched in (2048, 8192, 16_384):
+        if deployment.max_num_batched_tokens != batched:
+            yield f"max_num_batched_tokens is {batched}", replace(deployment, max_num_batched_tokens=batched)
+    for caching in (True, False):
+        if deployment.prefix_caching is not caching:
+            word = "on" if caching else "off"
+            yield f"prefix caching is {word}", replace(deployment, prefix_caching=caching)
+    for layers in ("1",):
+        drafted = {**options, "speculative_method": "eagle", "draft_layers": layers}
+        yield "a draft adds a layer", replace(deployment, speculative_tokens=1, options=drafted)
+    if options.get("disable_hybrid_kv_cache_manager") != "true":
+        off = {**options, "disable_hybrid_kv_cache_manager": "true"}
+        yield "the hybrid KV cache manager is off", replace(deployment, options=off)
+    for tp in (2, 4, 8):
+        if deployment.tp != tp:
+            yield f"tensor parallelism is {tp}", replace(deployment, tp=tp)
+    for version, rule in (("0.19", "before 0.20"), ("0.25", "0.20 to 0.25"), ("0.32", "0.26 or later")):
+        yield f"the version is {rule}", replace(deployment, version=version)
