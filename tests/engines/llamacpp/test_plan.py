@@ -19,7 +19,7 @@ from kvledger.model import (
     SharedCache,
 )
 from kvledger.model.by_hand import read_layers
-from kvledger.model.states import StateDtypes, gated_delta_net
+from kvledger.model.states import StateDtypes, gated_delta_net, mamba1, short_conv
 from kvledger.units import GIB, MIB
 
 DATA = Path(__file__).parents[2] / "data" / "llamacpp-b11434" / "startup.json"
@@ -65,14 +65,44 @@ def model(layers, train=131072):
     return read_layers(layers, max_model_len=train)
 
 
+def recorded_model(name):
+    """Return the model of a recorded run; those without layers in the record are small random ones."""
+    facts = RECORD["models"][name]
+    if "layers" in facts:
+        return model(facts["layers"], facts["n_ctx_train"])
+    dtypes = StateDtypes(conv=Dtype.BFLOAT16, state=Dtype.FLOAT32)
+    expanded = AttentionCache(kv_heads=4, key_size=64, value_size=32)
+    attention = AttentionCache(kv_heads=2, key_size=256, value_size=256)
+    short = short_conv(channels=1024, kernel=3, dtypes=dtypes)
+    caches = {
+        "lfm2-tiny": [short, short, attention, short, attention],
+        "mamba-tiny": [mamba1(channels=1024, state_size=16, kernel=4, dtypes=dtypes)] * 3,
+        "deepseek2-tiny": [LatentCache(latent_size=64, rope_size=32, expanded=expanded)] * 3,
+        "deepseek2-old": [LatentCache(latent_size=64, rope_size=32, expanded=expanded)] * 3,
+    }[name]
+    return ModelSpec(
+        name=name,
+        model_type=name,
+        layers=tuple(Layer(index=i, cache=cache) for i, cache in enumerate(caches)),
+        dtype=Dtype.FLOAT16,
+        max_model_len=Length(tokens=facts["n_ctx_train"], source="test"),
+    )
+
+
+def plan_recorded(run):
+    flags = options(run["args"])
+    if run["model"] == "deepseek2-old":
+        flags["mla_tensors"] = "off"
+    return plan(recorded_model(run["model"]), **flags)
+
+
 def find_line(result, start):
     return next(line.text for line in result.lines if line.text.startswith(start))
 
 
 @pytest.mark.parametrize("run", RECORD["runs"], ids=lambda run: f"{run['model']} {' '.join(run['args'])}")
 def test_every_line_of_a_real_server_is_predicted_to_the_digit(run):
-    facts = RECORD["models"][run["model"]]
-    result = plan(model(facts["layers"], facts["n_ctx_train"]), **options(run["args"]))
+    result = plan_recorded(run)
     assert [line.text for line in result.lines] == [text for _, text in run["lines"]]
     assert result.request_limit == run["total_slots"]
     assert {result.length_limit_tokens} == set(run["slot_n_ctx"])
@@ -80,8 +110,7 @@ def test_every_line_of_a_real_server_is_predicted_to_the_digit(run):
 
 @pytest.mark.parametrize("run", RECORD["runs"], ids=lambda run: f"{run['model']} {' '.join(run['args'])}")
 def test_the_bytes_of_the_pools_are_the_printed_ones(run):
-    facts = RECORD["models"][run["model"]]
-    result = plan(model(facts["layers"], facts["n_ctx_train"]), **options(run["args"]))
+    result = plan_recorded(run)
     printed = [
         float(text.split("buffer size = ")[1].split(" MiB")[0]) for _, text in run["lines"] if "buffer size" in text
     ]
@@ -366,6 +395,12 @@ def test_older_builds_have_one_slot_and_say_that_they_are_modelled():
 def test_what_the_server_does_not_have_is_refused(change, words):
     with pytest.raises(UsageError, match=words):
         plan(model("1x(kv=2,head=64)"), **change)
+
+
+def test_an_absorbed_latent_has_one_type_for_keys_and_values():
+    """b11434: "model does not support different K (q8_0) and V (f16) cache types"."""
+    with pytest.raises(UsageError, match="different K \\(q8_0\\) and V \\(f16\\) cache types"):
+        plan(model("6x(latent=512,rope=64)"), ctx_size=256, cache_type_k="q8_0")
 
 
 def test_rows_that_are_no_whole_blocks_are_refused():

@@ -2,7 +2,7 @@
 
 Cells of a strip, strips and window cells follow from flags alone (:mod:`.context`), bytes of a cell from the model and
 the cache types (:mod:`.caches`). Memory decides only whether the server starts. Checked to the digit against
-llama-server b11434 with 26 sets of flags on two models (``tests/data/llamacpp-b11434``).
+llama-server b11434 with 36 sets of flags on six models (``tests/data/llamacpp-b11434``).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from kvledger.engines.plan import Deployment, GpuBudget, KvMemory, Plan, StartFa
 from kvledger.engines.settings import reject
 from kvledger.errors import UsageError
 from kvledger.ledger import Accuracy
-from kvledger.model import ModelSpec
+from kvledger.model import LatentCache, ModelSpec
 from kvledger.units import GIB, MIB
 
 __all__ = ["make_plan", "model_memory"]
@@ -41,6 +41,7 @@ def make_plan(model: ModelSpec, deployment: Deployment, memory: KvMemory) -> Pla
     types = find_types(deployment, flags)
     context = find_context(model, deployment, flags, build)
     parts = make_parts(model, context, flags, types)
+    _check_types(model, flags, types)
     device = _DEVICES.get(deployment.device, deployment.device)
     stages = [range(2**31)]
     return Plan(
@@ -55,6 +56,15 @@ def make_plan(model: ModelSpec, deployment: Deployment, memory: KvMemory) -> Pla
         length_limit_tokens=context.n_ctx_slot,
         request_limit=context.slots,
     )
+
+
+def _check_types(model: ModelSpec, flags: Flags, types: CacheTypes) -> None:
+    latent = flags.mla_tensors and any(isinstance(layer.cache, LatentCache) for layer in model.layers)
+    if latent and types.key_name != types.value_name:
+        raise UsageError(
+            f"llama.cpp: model does not support different K ({types.key_name}) and V ({types.value_name}) cache types",
+            hint="give `kv_dtype`, or the same type for both",
+        )
 
 
 def _resolve(deployment: Deployment, context: Context, types: CacheTypes) -> Deployment:
