@@ -87,6 +87,15 @@ def test_unknown_settings_are_refused_by_name(name):
         planner.make_plan(read_layers(models[0], max_model_len=8192), deployment, KvMemory.given(GIB))
 
 
+def test_every_setting_is_documented():
+    page = (Path(__file__).parents[2] / "docs" / "engines-other.md").read_text()
+    readers = (
+        llamacpp.settings._READERS, lmdeploy.settings._READERS, mlx.plan._READERS, ollama.plan._READERS,
+        sglang.settings._READERS, tensorrt_llm.settings._READERS, tgi.plan._READERS, transformers.settings._READERS,
+    )  # fmt: skip
+    assert not [name for table in readers for name in table if f"`{name}`" not in page]
+
+
 def test_every_handed_case_of_these_engines_is_in_a_test(shared):
     """Kind K1 of the handed cases: start-up numbers of users."""
     engines = {"sglang", "llama.cpp", "tensorrt-llm", "lmdeploy"}

@@ -101,6 +101,14 @@ def test_newer_releases_name_the_dtype_in_the_line():
     )
 
 
+@pytest.mark.parametrize(
+    ("asked", "named"), [("fp8_e5m2", "float8_e5m2"), ("fp8", "float8_e4m3fn"), ("float16", "float16")]
+)
+def test_the_line_names_the_dtype_as_torch_does(asked, named):
+    line = texts(plan(model("1x(kv=1,head=64)"), "0.5.13", max_total_tokens=10, kv_dtype=asked))[0]
+    assert line.startswith(f"KV Cache is allocated. dtype: torch.{named}, #tokens: 10,")
+
+
 def test_an_indexer_that_was_not_printed_is_in_the_plan():
     """1,462,848 rows x 61 x (656 + 132) B = 65.49 GiB used, while the line said 54.52 (PR #11309)."""
     result = plan(model("61x(latent=512,rope=64,index=128)"), "0.5.3", kv_dtype="fp8", max_total_tokens=1462784)

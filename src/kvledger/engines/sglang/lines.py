@@ -11,12 +11,6 @@ from kvledger.model import Layer
 __all__ = ["make_lines"]
 
 _GB = 2**30
-_DTYPES = {
-    "bfloat16": "torch.bfloat16",
-    "float16": "torch.float16",
-    "float32": "torch.float32",
-    "fp8": "torch.float8_e4m3fn",
-}
 
 
 def _line(text: str, meaning: str) -> PrintedLine:
@@ -32,8 +26,7 @@ def _pool_sides(sizing: Sizing, layers: tuple[Layer, ...], tokens: int) -> tuple
 
 def _size_line(sizing: Sizing, layers: tuple[Layer, ...], tokens: int, pool: str) -> PrintedLine:
     keys, values = _pool_sides(sizing, layers, tokens)
-    name = _DTYPES.get(sizing.storage.kv.name, sizing.storage.kv.name)
-    dtype = f" dtype: {name}," if sizing.rules.dtype_in_line else ""
+    dtype = f" dtype: {sizing.dtype_name}," if sizing.rules.dtype_in_line else ""
     sizes = f"K size: {keys / _GB:.2f} GB, V size: {values / _GB:.2f} GB" if values else f"KV size: {keys / _GB:.2f} GB"
     return _line(
         f"KV Cache is allocated.{dtype} #tokens: {tokens}, {sizes}",

@@ -48,6 +48,7 @@ def make_plan(model: ModelSpec, deployment: Deployment, memory: KvMemory) -> Pla
         cells=Cells(rules=rules),
         storage=replace(model.storage(deployment.kv_dtype), tp=deployment.tp),
         workload=workload,
+        dtype_name=_name_dtype(model, deployment),
     )
     stages = split_stages(model, deployment.pp, rules.extra_layer, settings.layer_partition)
     per_stage = [layers.within(stage, last=stage is stages[-1]) for stage in stages]
@@ -69,6 +70,13 @@ def make_plan(model: ModelSpec, deployment: Deployment, memory: KvMemory) -> Pla
         notes=notes,
         request_limit=requests,
     )
+
+
+def _name_dtype(model: ModelSpec, deployment: Deployment) -> str:
+    kv = model.storage(deployment.kv_dtype).kv
+    if kv.name == "fp8":
+        return "torch.float8_e5m2" if "e5m2" in deployment.kv_dtype.lower() else "torch.float8_e4m3fn"
+    return f"torch.{kv.name}"
 
 
 def _is_sparse(model: ModelSpec) -> bool:

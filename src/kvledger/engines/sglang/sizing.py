@@ -74,6 +74,8 @@ class Sizing:
     cells: Cells
     storage: Storage
     workload: Workload
+    dtype_name: str
+    """The cache dtype as torch names it, for the size line."""
 
     def count(self, stages: Sequence[Layers], budgets: Sequence[int]) -> PoolSizes:
         """Return the pools of all ranks: the smallest stage decides (``max_total_num_tokens`` is reduced by MIN)."""
