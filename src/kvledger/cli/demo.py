@@ -7,7 +7,6 @@ from pathlib import Path
 
 import click
 
-from kvledger.cli.answer import ask
 from kvledger.cli.output import print_result, refuse_overwrite, terminal_width, wants_color
 from kvledger.cli.question import Question
 
@@ -61,9 +60,21 @@ Only the mean lengths are published. The two free shape parameters (1.2 and 1.4)
 the figure; with 1.0 and 1.2, chosen before looking, one cell is off by 3.7 points (Pow2, external).
 """
 
+_HELP = """\
+Show the main job on a case anybody can check by hand.
+
+\b
+Examples:
+  kvledger demo
+  kvledger demo --case paper
+  kvledger demo --json -o demo.json
+"""
+
 
 @click.command(
-    epilog="Exit codes: 0 ran; 2 could not run; 130 interrupted.", context_settings={"max_content_width": 100}
+    help=_HELP,
+    epilog="Exit codes: 0 ran; 2 could not run; 130 interrupted.",
+    context_settings={"max_content_width": 100},
 )
 @click.option(
     "--case",
@@ -82,14 +93,9 @@ the figure; with 1.0 and 1.2, chosen before looking, one cell is off by 3.7 poin
 def command(
     case: str, seed: int, format_: str, as_json: bool, output: str | None, force: bool, quiet: bool, no_color: bool
 ) -> None:
-    r"""Show the main job on a case anybody can check by hand.
+    """Show the main job on a case anybody can check by hand."""
+    from kvledger.cli.answer import ask
 
-    \b
-    Examples:
-      kvledger demo
-      kvledger demo --case paper
-      kvledger demo --json -o demo.json
-    """
     if output is not None:
         refuse_overwrite(Path(output), force=force)
     options = _BASE | (_CHAT if case == "chat" else _PAPER) | {"seed": seed, "quiet": quiet}

@@ -24,6 +24,15 @@ _COMMANDS = {
     "size": "what a model's KV cache costs, and what the engine will print",
     "trace": "what a request trace holds: counts, rates, lengths; converts to Parquet",
 }
+_HELP = """\
+Where every byte of KV-cache memory goes in LLM serving, and what would give it back.
+
+\b
+Examples:
+  kvledger demo
+  kvledger replay azure.csv --model llama-3-8b --memory 50GiB --policy paged,max
+  kvledger trace mooncake.jsonl.gz
+"""
 _RAN, _COULD_NOT, _INTERRUPTED = 0, 2, 130
 
 
@@ -48,19 +57,13 @@ class _LazyGroup(click.Group):
 
 @click.group(
     cls=_LazyGroup,
+    help=_HELP,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="Exit codes: 0 ran; 1 a limit was broken; 2 could not run; 130 interrupted.",
 )
 @click.version_option(kvledger.__version__, prog_name="kvledger")
 def _kvledger() -> None:
-    r"""Where every byte of KV-cache memory goes in LLM serving, and what would give it back.
-
-    \b
-    Examples:
-      kvledger demo
-      kvledger replay azure.csv --model llama-3-8b --memory 50GiB --policy paged,max
-      kvledger trace mooncake.jsonl.gz
-    """
+    """Where every byte of KV-cache memory goes in LLM serving, and what would give it back."""
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:
@@ -74,6 +77,11 @@ def _run(arguments: list[str]) -> int:
         result = _kvledger.main(args=arguments, prog_name="kvledger", standalone_mode=False)
         sys.stdout.flush()
         return result if isinstance(result, int) else _RAN
+    except SystemExit as stop:
+        # Click ends with 1 when the reader of our output has gone away, which here means that a limit was broken.
+        if isinstance(stop.__context__, BrokenPipeError):
+            return _reader_gone()
+        raise
     except click.exceptions.Abort:
         return _interrupted()
     except KeyboardInterrupt:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import click
 
-from kvledger.cli.answer import ask
 from kvledger.cli.output import hint, print_result, refuse_overwrite, terminal_width, wants_color
 from kvledger.cli.question import Question
 from kvledger.errors import UsageError
@@ -18,6 +18,18 @@ __all__ = ["command"]
 Function = Callable[..., Any]
 Decorator = Callable[[Function], Function]
 
+_HELP = """\
+Replay TRACE under every memory policy, and show what each does with every byte.
+
+TRACE is a file (its format is found by content; gzip and zstd are read), a folder, `-`, or a seeded workload such
+as synthetic:chat,requests=10000,rate=inf.
+
+\b
+Examples:
+  kvledger replay azure.csv --model llama-3-8b --memory 50GiB
+  kvledger replay synthetic:sharegpt,rate=inf --model opt-13b --memory 12GiB --policy max@buddy,paged
+  kvledger replay log.jsonl --bytes-per-token 131072 --num-blocks 28000 --policy paged --series steps.csv
+"""
 _EPILOG = """\b
 Exit codes: 0 ran; 2 could not run; 130 interrupted."""
 
@@ -31,7 +43,7 @@ def _options(*groups: Decorator) -> Decorator:
     return decorate
 
 
-@click.command(epilog=_EPILOG, context_settings={"max_content_width": 100})
+@click.command(help=_HELP, epilog=_EPILOG, context_settings={"max_content_width": 100})
 @click.argument("trace")
 @_options(
     click.option("--model", help="What a token costs: a catalogue name, a config.json, a folder, or a .gguf file."),
@@ -50,7 +62,7 @@ def _options(*groups: Decorator) -> Decorator:
         "policies",
         default="max,pow2,exact,paged",
         show_default=True,
-        help="Comma-separated: max, declared, pow2, exact [@best|first|next|worst|buddy], grow [@exact|doubling|step], "
+        help="Comma-separated: max, declared, pow2, exact [@best|first|next|worst|buddy], grow [@exact|doubling|step|segments], "
         "static-batch, paged, upfront, no-evict [@BLOCK], vmm, or all.",
     ),
     click.option(
@@ -117,18 +129,8 @@ def _options(*groups: Decorator) -> Decorator:
     click.option("--no-color", is_flag=True),
 )
 def command(**options: Any) -> None:
-    r"""Replay TRACE under every memory policy, and show what each does with every byte.
-
-    TRACE is a file (its format is found by content; gzip and zstd are read), a folder, `-`, or a seeded workload such
-    as synthetic:chat,requests=10000,rate=inf.
-
-    \b
-    Examples:
-      kvledger replay azure.csv --model llama-3-8b --memory 50GiB
-      kvledger replay synthetic:sharegpt,rate=inf --model opt-13b --memory 12GiB --policy max@buddy,paged
-      kvledger replay log.jsonl --bytes-per-token 131072 --num-blocks 28000 --policy paged --series steps.csv
-    """
-    from pathlib import Path
+    """Replay TRACE under every memory policy, and show what each does with every byte."""
+    from kvledger.cli.answer import ask
 
     output, series = options["output"], options["series"]
     if output is not None:
