@@ -13,10 +13,21 @@ __all__ = ["command"]
 
 _EPILOG = """\b
 Exit codes: 0 ran; 2 could not run; 130 interrupted."""
+_HELP = """Compute what MODEL's KV cache costs, what the engine will allocate and print, and what is lost to structure.
+
+MODEL is a catalogue name, a config.json, a folder, a .gguf file, or hf:organisation/name.
+
+\b
+Examples:
+  kvledger size llama-3.1-8b --kv-memory 17.21GiB
+  kvledger size gemma-3-27b --gpu H100-80GB --weights 52GiB --length 800 --concurrency 32
+  kvledger size qwen3.5-27b --log server.log
+  kvledger size deepseek-v3 --tp 8 --kv-memory 30GiB --engine all
+"""
 _POSITIVE = click.IntRange(1, 2**40)
 
 
-@click.command(epilog=_EPILOG, context_settings={"max_content_width": 100})
+@click.command(help=_HELP, epilog=_EPILOG, context_settings={"max_content_width": 100})
 @click.argument("model", required=False)
 @click.option("--layers", help="Layers by hand instead of MODEL, such as 32x(kv=8,head=128).")
 @click.option("--engine", default="vllm", show_default=True, help="vllm, sglang, llama.cpp, ... or all.")
@@ -50,17 +61,7 @@ _POSITIVE = click.IntRange(1, 2**40)
 @click.option("-q", "--quiet", is_flag=True, help="No hints.")
 @click.option("--no-color", is_flag=True)
 def command(**options: Any) -> None:
-    r"""Compute what MODEL's KV cache costs, what the engine will allocate and print, and what is lost to structure.
-
-    MODEL is a catalogue name, a config.json, a folder, a .gguf file, or hf:organisation/name.
-
-    \b
-    Examples:
-      kvledger size llama-3.1-8b --kv-memory 17.21GiB
-      kvledger size gemma-3-27b --engine-version 0.32 --gpu H100-80GB --weights 52GiB --length 800 --concurrency 64
-      kvledger size qwen3.5-27b --log server.log
-      kvledger size deepseek-v3 --tp 8 --kv-memory 30GiB --engine all
-    """
+    """Compute what a model's KV cache costs; the help text is above."""
     from pathlib import Path
 
     from kvledger.cli.sizing import ask_size

@@ -1,0 +1,139 @@
+"""The command ``size``: text, JSON, and what it refuses."""
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from kvledger.cli.size import command
+from kvledger.errors import Error, SourceError, UsageError
+
+COLUMNS = {"COLUMNS": "100"}
+
+
+def run(*arguments, text=None):
+    result = CliRunner().invoke(command, list(arguments), input=text, env=COLUMNS, catch_exceptions=True)
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result
+
+
+def record(*arguments, text=None):
+    return json.loads(run(*arguments, "--json", text=text).stdout)
+
+
+def test_the_text_answers_in_words_first():
+    out = run("llama-3.1-8b", "--kv-memory", "17.21GiB", "--engine-version", "0.32").stdout
+    assert out.startswith("llama-3.1-8b on vllm 0.32.0\n")
+    assert "The memory holds 1 request of 131,072 tokens at once, or 176 of 800." in out
+    assert "GPU KV cache size: 140,976 tokens, Maximum concurrency for 131,072 tokens per request: 1.08x" in out
+
+
+def test_json_has_integers_for_bytes_and_says_how_each_number_is_known():
+    out = record("gemma-3-27b", "--kv-memory", "40GiB", "--max-model-len", "32768", "--engine-version", "0.32")
+    assert (out["schema"], out["schema_version"]) == ("kvledger/size", 1)
+    engine = out["engines"][0]
+    sheet = engine["structure"]["ranks"][0]
+    assert sum(sheet["accounts"].values()) == sheet["capacity_bytes"]
+    assert all(isinstance(v, int) for v in sheet["accounts"].values())
+    assert {line["accuracy"] for line in engine["plan"]["lines"]} == {"derived"}
+    assert engine["model_cost"] == {
+        "growth_bytes_per_token": 81_920,
+        "fixed_bytes_per_sequence": 52 * 1024 * 8192,
+        "accuracy": "derived",
+    }
+
+
+def test_an_estimate_is_marked_as_modelled_and_has_ends():
+    out = record("llama-3.1-8b", "--gpu", "H100-80GB", "--weights", "15GiB", "--max-model-len", "8192")
+    engine = out["engines"][0]
+    assert engine["memory"]["accuracy"] == engine["plan"]["accuracy"] == "modelled"
+    low, high = engine["plan_low"]["printed_tokens"], engine["plan_high"]["printed_tokens"]
+    assert low < engine["plan"]["printed_tokens"] < high
+
+
+def test_a_load_is_shown_beside_the_full_pool():
+    out = run(
+        "gemma-3-27b", "--kv-memory", "40GiB", "--max-model-len", "32768", "--length", "800", "--concurrency", "64"
+    )
+    assert "64 requests of 800 tokens run at once." in out.stdout
+    assert "Where every byte goes at the load you asked for" in out.stdout
+
+
+def test_a_load_that_does_not_fit_is_answered_with_the_one_that_does():
+    out = run("llama-3.1-8b", "--kv-memory", "17GiB", "--length", "8000", "--concurrency", "64")
+    assert "64 requests of 8,000 tokens do not run at once: 17 do." in out.stdout
+
+
+def test_a_length_that_does_not_start_is_answered_with_the_one_that_does():
+    out = run("llama-3.1-8b", "--kv-memory", "10GiB", "--engine-version", "0.32")
+    assert "It does not start: one request of max_model_len 131,072 needs 16.00 GiB" in out.stdout
+    assert "It starts with --max-model-len 81,904." in " ".join(out.stdout.split())
+
+
+def test_without_memory_the_least_is_computed_and_said():
+    out = run("llama-3.1-8b", "--max-model-len", "8192")
+    assert "1 request of 8,192 tokens: 1.00 GiB (1,075,838,976 bytes)" in out.stdout
+    assert "no memory was given" in out.stderr
+
+
+def test_layers_by_hand_need_no_model():
+    out = record("--layers", "32x(kv=8,head=128)", "--max-model-len", "4096", "--kv-memory", "1GiB")
+    assert out["engines"][0]["plan"]["pools"][0]["units"] == 512
+
+
+def test_a_log_is_read_and_checked():
+    text = (
+        "INFO Initializing a V1 LLM engine (v0.32.0) with config: max_seq_len=8192, tensor_parallel_size=1\n"
+        "INFO Available KV cache memory: 17.21 GiB\n"
+        "INFO GPU KV cache size: 140,976 tokens, Maximum concurrency for 8,192 tokens per request: 17.21x\n"
+    )
+    out = record("llama-3.1-8b", "--log", "-", text=text)
+    assert out["log"]["follows"] is True
+    assert out["log"]["blocks"] == 8811
+    assert "They follow: 8811 blocks" in run("llama-3.1-8b", "--log", "-", text=text).stdout
+
+
+def test_all_engines_are_compared():
+    out = run("llama-3.1-8b", "--kv-memory", "20GiB", "--engine", "all", "--max-model-len", "8192").stdout
+    assert all(name in out for name in ("vllm", "sglang", "llama.cpp", "mlx"))
+
+
+def test_an_engine_that_cannot_is_listed_with_the_reason():
+    out = record("deepseek-v4-flash", "--kv-memory", "20GiB", "--engine", "all", "--kv-dtype", "fp8_ds_mla")
+    vllm = next(one for one in out["engines"] if one["engine"] == "vllm")
+    assert vllm["error"]["code"] == "KVE004"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "give MODEL or `--layers`"),
+        (("llama-3.1-8b", "--layers", "1x(kv=1,head=64)"), "give MODEL or `--layers`"),
+        (("llama-3.1-8b", "--kv-memory", "1GiB", "--gpu", "H100-80GB"), "both name the memory"),
+        (("llama-3.1-8b", "--weights", "1GiB"), "need `--gpu`"),
+        (("llama-3.1-8b", "--log", "x", "--kv-memory", "1GiB"), "already names the memory"),
+        (("llama-3.1-8b", "--log", "x", "--engine", "sglang"), "logs of vLLM only"),
+        (("llama-3.1-8b", "--kv-memory", "1GiB", "--set", "core"), "is not NAME=VALUE"),
+        (("llama-3.1-8b", "--kv-memory", "1GiB", "--engine", "all", "--set", "core=v1"), "belong to one engine"),
+        (("llama-3.1-8b", "--kv-memory", "1GiB", "--max-model-len", "many"), "is no number of tokens"),
+        (("llama-3.1-8b", "--kv-memory", "16G"), "is ambiguous"),
+        (("llama-3.1-8b", "--kv-memory", "1GiB", "--engine", "vllmm"), "did you mean `vllm`"),
+    ],
+)
+def test_what_cannot_be_answered_is_refused_with_the_reason(arguments, message):
+    with pytest.raises(UsageError, match=message):
+        run(*arguments)
+
+
+def test_a_log_that_cannot_be_read_is_an_error():
+    with pytest.raises(SourceError, match="cannot be read"):
+        run("llama-3.1-8b", "--log", "/nowhere/server.log")
+
+
+def test_the_answer_goes_to_a_file(tmp_path):
+    target = tmp_path / "size.json"
+    run("llama-3.1-8b", "--kv-memory", "20GiB", "--json", "-o", str(target))
+    assert json.loads(target.read_text(encoding="utf-8"))["model"] == "llama-3.1-8b"
+    with pytest.raises(Error, match="exists"):
+        run("llama-3.1-8b", "--kv-memory", "20GiB", "-o", str(target))

@@ -1,0 +1,109 @@
+"""What fits, and what to solve for: every answer is checked against the plan it speaks about."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kvledger.engines.plan import Deployment, KvMemory
+from kvledger.engines.registry import ENGINES, find_engine, load_planner
+from kvledger.engines.size import Fit, SizeQuestion, answer_size
+from kvledger.errors import UsageError
+from kvledger.ledger import Accuracy
+from kvledger.model.by_hand import read_layers
+from kvledger.model.catalogue import find_model
+
+GIB = 2**30
+VLLM = load_planner("vllm")
+
+
+def ask(model="llama-3.1-8b", memory=None, *, engine="vllm", version="0.32", settings=None, **values):
+    spec = read_layers(model, max_model_len=4096) if "(" in model else find_model(model)
+    deployment = Deployment(engine=engine, version=version, **(settings or {}))
+    kv = KvMemory.given(memory) if isinstance(memory, int) else memory
+    return answer_size(load_planner(engine), SizeQuestion(model=spec, deployment=deployment, memory=kv, **values))
+
+
+def test_costs_are_given_for_a_ladder_of_lengths_and_the_one_asked_for():
+    """8B: 800 tokens are 50 blocks of 2 MiB; 16 GiB hold 8,191 usable blocks, 163 requests."""
+    out = ask(memory=16 * GIB, settings={"max_model_len": 8192}, length_tokens=1000)
+    assert [c.length_tokens for c in out.costs] == [128, 800, 1000, 2048, 8192]
+    cost = out.costs[1]
+    assert (cost.units, cost.held_bytes, cost.needed_bytes, cost.requests) == (50, 100 * 2**20, 100 * 2**20, 163)
+
+
+def test_the_cost_on_all_ranks_counts_copies():
+    """DeepSeek-V3 on 8 ranks holds every latent 8 times: one eighth of what is held is needed."""
+    out = ask("deepseek-v3", 30 * GIB, settings={"tp": 8, "max_model_len": 8192})
+    assert out.costs[-1].used_ratio == pytest.approx(1 / 8)
+
+
+def test_the_least_memory_is_just_enough():
+    """64 requests of 800 tokens take 64 x 50 blocks and the null block, 2 MiB each."""
+    out = ask(fit=Fit.MEMORY, length_tokens=800, concurrency=64, settings={"max_model_len": 8192})
+    assert out.fitted.value == (64 * 50 + 1) * 2 * 2**20
+    assert out.fitted.accuracy is Accuracy.DERIVED
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    model=st.sampled_from(
+        ["4x(kv=8,head=64)", "6x(kv=4,head=64,window=100)+2x(kv=4,head=64)", "7x(state=70000)+2x(kv=2,head=64)"]
+    ),
+    length=st.integers(1, 4096),
+    count=st.integers(1, 50),
+)
+def test_one_byte_less_than_the_least_memory_is_too_little(model, length, count):
+    out = ask(model, fit=Fit.MEMORY, length_tokens=length, concurrency=count)
+    assert out.plan.failure is None
+    assert fitting(out, length) >= count
+    less = ask(model, out.fitted.value - 1, length_tokens=length)
+    assert less.plan.failure or fitting(less, length) < count
+
+
+def fitting(outcome, length):
+    return next(cost.requests for cost in outcome.costs if cost.length_tokens == length)
+
+
+def test_the_longest_length_starts_and_one_token_more_does_not():
+    out = ask("gemma-3-27b", 9 * GIB, fit=Fit.MAX_MODEL_LEN)
+    longest = out.fitted.value
+    assert ask("gemma-3-27b", 9 * GIB, settings={"max_model_len": longest}).plan.failure is None
+    failure = ask("gemma-3-27b", 9 * GIB, settings={"max_model_len": longest + 1}).plan.failure
+    assert failure.largest_max_model_len == longest
+
+
+def test_concurrency_is_limited_by_the_engine_too():
+    out = ask(memory=60 * GIB, fit=Fit.CONCURRENCY, length_tokens=16, settings={"max_num_seqs": 12})
+    assert (out.fitted.value, out.costs[0].requests > 12) == (12, True)
+
+
+def test_an_interval_of_memory_gives_an_interval_of_plans():
+    memory = KvMemory(
+        per_rank_bytes=(16 * GIB,), accuracy=Accuracy.MEASURED, source="log", low_bytes=15 * GIB, high_bytes=17 * GIB
+    )
+    out = ask(memory=memory, settings={"max_model_len": 8192})
+    assert (out.low.pools[0].units, out.plan.pools[0].units, out.high.pools[0].units) == (7680, 8192, 8704)
+
+
+def test_a_load_that_does_not_fit_has_no_sheet():
+    out = ask(memory=GIB + 2**21, settings={"max_model_len": 8192}, length_tokens=8192, concurrency=2)
+    assert out.load is None
+    assert out.structure.requests == 1
+
+
+def test_without_memory_and_nothing_to_solve_for_the_question_is_refused():
+    with pytest.raises(UsageError, match="the KV memory is not given"):
+        ask()
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_every_engine_of_the_registry_answers(engine):
+    out = ask(memory=20 * GIB, engine=engine, version=ENGINES[engine].latest, settings={"max_model_len": 8192})
+    assert out.costs[0].requests >= 1
+    assert out.structure.deployment.check()
+
+
+def test_an_unknown_engine_is_named_with_the_known_ones():
+    with pytest.raises(UsageError, match=r"did you mean `vllm`\?") as caught:
+        find_engine("vlm")
+    assert "llama.cpp" in caught.value.hint
