@@ -245,7 +245,7 @@ class PeriodicSample:
     origin: str = ""
     running: Quantity | None = None
     waiting: Quantity | None = None
-    """Waiting for memory or a slot (also called pending or queued)."""
+    """Waiting, pending or queued, as printed (vLLM from 0.20 on: the deferred ones are among them)."""
     swapped: Quantity | None = None
     deferred: Quantity | None = None
     """Waiting for something other than memory."""

@@ -102,7 +102,7 @@ def printed(
     if parts is None:
         return None
     value, half = parts
-    middle = value * factor
+    middle = value / round(1 / factor) if 0 < factor < 1 else value * factor
     edge = half * abs(factor) + 1e-12 * abs(middle)
     low = middle - edge if middle < 0 else max(0.0, middle - edge)
     return Quantity(value=middle, low=low, high=middle + edge, source=source, line=line, origin=origin)

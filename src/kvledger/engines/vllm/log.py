@@ -20,12 +20,13 @@ from kvledger.engines.vllm.log_sizes import SIZE_RULES
 __all__ = ["read_log"]
 
 _BEGINS = re.compile(
-    r"\s{0,8}(?:Engine \d{3}: |\d{1,4} Engines Aggregated: |Avg prompt throughput: |[A-Z]{2,8}(?: \+ host)? KV cache size: "
-    r"|Maximum concurrency for |# \w{1,12} blocks: |Available KV cache memory: |Model loading took |Loading model weights "
-    r"|Overriding num_gpu_blocks|To serve at least one|The model's max seq len|Setting attention block size to "
+    r"\s{0,8}(?:Engine \d{3}: |\d{1,4} Engines Aggregated: |Avg prompt throughput: |Prefix cache hit rate: GPU"
+    r"|[A-Z]{2,8}(?: \+ host)? KV cache size: |Maximum concurrency for |# \w{1,12} blocks: |Available KV cache memory: "
+    r"|Model loading took |Loading model weights |Overriding num_gpu_blocks|Multiplying the |Initializing an? "
+    r"|To serve at least one|The model's max seq len|No available memory for|Setting attention block size to "
     r"|Padding mamba page size by |Add \d{1,6} padding layers|Hybrid KV cache manager is|Free memory on device "
-    r"|Current kv cache memory |the current vLLM instance|model weights take|non_torch_memory takes|Initializing an? "
-    r"|No available memory for|Prefix cache hit rate: GPU|Memory profiling |Graph capturing |Using max model len |Multiplying )"
+    r"|Current kv cache memory |the current vLLM instance|model weights take|non_torch_memory takes|Memory profiling "
+    r"|Graph capturing |Using max model len )"
 )
 
 

@@ -25,9 +25,11 @@ _INTERVAL = re.compile(
 )
 _HIT_RATE = re.compile(rf"Prefix cache hit rate: GPU: (?P<hits>{_NUMBER})%")
 _ITERATION = re.compile(
-    r"Iteration\((?P<index>\d{1,15})\): (?P<prefills>\d{1,9}) context requests, (?P<prefill_tokens>\d{1,12}) context tokens, "
-    r"(?P<decodes>\d{1,9}) generation requests, (?P<decode_tokens>\d{1,12}) generation tokens, "
-    rf"iteration elapsed time: (?P<elapsed>{_NUMBER}) ms(?: \(dummy\))?(?:, \w{{1,12}} KV cache usage: (?P<usage>{_NUMBER})%)?"
+    r"Iteration\((?P<index>\d{1,15})\): (?P<prefills>\d{1,9}) context requests, "
+    r"(?P<prefill_tokens>\d{1,12}) context tokens, (?P<decodes>\d{1,9}) generation requests, "
+    r"(?P<decode_tokens>\d{1,12}) generation tokens, "
+    rf"iteration elapsed time: (?P<elapsed>{_NUMBER}) ms(?: \(dummy\))?"
+    rf"(?:, \w{{1,12}} KV cache usage: (?P<usage>{_NUMBER})%)?"
 )
 
 

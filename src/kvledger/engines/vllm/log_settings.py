@@ -12,7 +12,8 @@ __all__ = ["SETTING_RULES", "begin_when_done"]
 
 _VERSION = r"\d{1,4}\.\d{1,4}[\w.+-]{0,60}"
 _INITIALIZING = re.compile(
-    rf"Initializing an? (?P<core>V\d )?LLM engine(?: \(v?(?P<version>{_VERSION})\))? with config: (?P<config>.{{0,16000}})",
+    rf"Initializing an? (?P<core>V\d )?LLM engine(?: \(v?(?P<version>{_VERSION})\))? with config: "
+    r"(?P<config>.{0,16000})",
     re.DOTALL,
 )
 _SERVER = re.compile(rf"(?:vLLM API server version |▀▄▀ █  version |\bvLLM version )(?P<version>{_VERSION})")
@@ -42,8 +43,11 @@ _NUMBERS = {
     "max_num_batched_tokens": "batch_tokens",
     "block_size": "block_tokens",
 }
-_SECRET = ("key", "token", "secret", "password")
-_KEPT_SECRETS = ("tokenizer", "max_num_batched_tokens", "skip_tokenizer_init", "tokens")
+# Flags that say how memory is used; the rest (addresses, keys, paths) is not kept.
+_KEPT = re.compile(
+    r"block|cache|mamba|gpu_memory|max_(?:model|num)|num_|prefix|chunk|parallel|dtype|quantization|speculative_m"
+    r"|enforce_eager|swap|offload|window|attention|async_sched|scheduling|load_format|runner|stats"
+)
 
 
 def begin_when_done(builder: LogBuilder, hit: Hit, what: str) -> None:
@@ -66,13 +70,9 @@ def _read_pairs(builder: LogBuilder, hit: Hit, text: str, *, keep: bool) -> None
         name, value = match["name"], match["value"].strip("'\"")
         if value in ("None", ""):
             continue
-        if keep and not _is_secret(name):
+        if keep and _KEPT.search(name):
             builder.option(hit, name, value)
         _set_pair(builder, hit, name, value)
-
-
-def _is_secret(name: str) -> bool:
-    return any(part in name for part in _SECRET) and not any(part in name for part in _KEPT_SECRETS)
 
 
 def _set_pair(builder: LogBuilder, hit: Hit, name: str, value: str) -> None:

@@ -1,7 +1,7 @@
 """The lines of vLLM about the pool: bytes, blocks, tokens and concurrency, and when one belongs to another start.
 
-Ranks restate sizes: they are kept one a rank and never added. All memory lines of a start come before its size lines, so
-a memory line of a process that has had both belongs to a new start.
+Ranks restate sizes: they are kept one a rank and never added. All memory lines of a start come before its size lines,
+so a memory line of a process that has had both belongs to a new start.
 """
 
 from __future__ import annotations
@@ -80,6 +80,8 @@ def _size(builder: LogBuilder, hit: Hit) -> None:
     builder.pool(hit, tokens=tokens, longest_tokens=length, blocks=forced)
     if tokens is not None:
         builder.pool(hit, concurrency=hit.number("concurrency", decimals=2))
+    if length is not None and builder.get("max_model_len") is None:
+        builder.set(hit, max_model_len=length)
     device = hit.word("device")
     if builder.get("device") is None and device is not None and device.value != "GPU":
         builder.set(hit, device=replace(device, value=device.value.lower()))
