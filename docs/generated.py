@@ -84,10 +84,9 @@ def _value(option: click.Option) -> str:
     if isinstance(option.type, click.IntRange | click.FloatRange):
         kind = "whole number" if isinstance(option.type, click.IntRange) else "number"
         low, high = option.type.min, option.type.max
-        span = (
-            f" {low:,} to {_bound(high)}" if high is not None and low is not None else f" from {low:,}" if low else ""
-        )
-        return kind + span
+        if high is None:
+            return f"{kind} from {low:,}" if low else kind
+        return f"{kind} {low or 0:,} to {_bound(high)}"
     return "number" if option.type is click.FLOAT else "text"
 
 
