@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from kvledger.engines.plan import Deployment, GpuBudget, KvMemory
 from kvledger.engines.registry import ENGINES, find_engine, load_planner
@@ -23,7 +23,7 @@ from kvledger.units import parse_bytes
 
 __all__ = ["ask_size"]
 
-_MOST_LOG_BYTES = 256 * 2**20
+_LONGEST_LINE = 100_000
 
 
 def ask_size(options: Mapping[str, Any]) -> SizeReport:
@@ -78,13 +78,18 @@ def _log(options: Mapping[str, Any], engines: list[str]) -> StartUp | None:
     if options["kv_memory"] or options["gpu"]:
         raise UsageError("`--log` already names the memory", hint="leave `--kv-memory` and `--gpu` out")
     if options["log"] == "-":
-        return read_start_up(sys.stdin.read(_MOST_LOG_BYTES).splitlines())
+        return read_start_up(_lines(sys.stdin))
     path = Path(options["log"])
     try:
         with path.open(encoding="utf-8", errors="replace") as stream:
-            return read_start_up(stream.read(_MOST_LOG_BYTES).splitlines())
+            return read_start_up(_lines(stream))
     except (OSError, ValueError) as error:
         raise SourceError(f"the log `{path.name[:80]}` cannot be read: {error}", hint="check the path") from error
+
+
+def _lines(stream: TextIO) -> Iterator[str]:
+    """Yield the lines of a log; a longer line comes in pieces."""
+    return iter(lambda: stream.readline(_LONGEST_LINE), "")
 
 
 def _try(name: str, model: ModelSpec, options: Mapping[str, Any]) -> EngineAnswer:
@@ -127,7 +132,9 @@ def _plan(
 def _deployment(name: str, options: Mapping[str, Any], log: StartUp | None) -> Deployment:
     length, auto = _length(options)
     settings = dict(_setting(text) for text in options["settings"])
-    if auto and name == "vllm":
+    if auto and name != "vllm":
+        raise UsageError("only vLLM takes `--max-model-len auto`", hint="use `--fit max-model-len`")
+    if auto:
         settings["auto_max_model_len"] = "true"
     version = options["engine_version"] or (log.version if log is not None else None) or ENGINES[name].latest
     caching = options["prefix_caching"]

@@ -47,6 +47,8 @@ _FLAGS = {
 _KV_DTYPE = re.compile(r"kv_cache_dtype='?(\w{1,40})")
 _CACHING = re.compile(r"enable_prefix_caching=(True|False)")
 _BATCHED = re.compile(r"[Cc]hunked prefill is enabled with max_num_batched_tokens=(\d{1,12})")
+_WORDS = ("KV", "kv cache", "blocks", "LLM engine", "max seq len", "unked prefill", "block size")
+"""A line without any of these says nothing about the memory."""
 _HYBRID_OFF = re.compile(r"Hybrid KV cache manager is disabled for this hybrid model")
 
 
@@ -116,7 +118,8 @@ def read_start_up(lines: Iterable[str]) -> StartUp:
     for number, line in enumerate(lines):
         if number >= MAX_LINES:
             break
-        _read_line(line[:_MAX_LINE], found, available, flags)
+        if any(word in line for word in _WORDS):
+            _read_line(line[:_MAX_LINE], found, available, flags)
     if not found and not available:
         raise SourceError(
             "this is no start-up log of vLLM: none of its memory lines was found",
