@@ -1,5 +1,6 @@
-"""``python -m kvledger``."""
+"""``python -m kvledger``: the same as the command ``kvledger``."""
 
 from kvledger.cli import main
 
-main()
+if __name__ == "__main__":
+    main()

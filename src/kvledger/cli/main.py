@@ -36,8 +36,18 @@ Examples:
 _RAN, _COULD_NOT, _INTERRUPTED = 0, 2, 130
 
 
+class _ReaderGone(Exception):
+    """The reader of our output has gone away. Click would exit with 1, which here means that a limit was broken."""
+
+
 class _LazyGroup(click.Group):
     """A group that imports a subcommand only when it is called."""
+
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            raise _ReaderGone from None
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         return list(_COMMANDS)
@@ -77,11 +87,8 @@ def _run(arguments: list[str]) -> int:
         result = _kvledger.main(args=arguments, prog_name="kvledger", standalone_mode=False)
         sys.stdout.flush()
         return result if isinstance(result, int) else _RAN
-    except SystemExit as stop:
-        # Click ends with 1 when the reader of our output has gone away, which here means that a limit was broken.
-        if isinstance(stop.__context__, BrokenPipeError):
-            return _reader_gone()
-        raise
+    except (_ReaderGone, BrokenPipeError):
+        return _stop_quietly()
     except click.exceptions.Abort:
         return _interrupted()
     except KeyboardInterrupt:
@@ -95,8 +102,6 @@ def _run(arguments: list[str]) -> int:
         if isinstance(error, UnbalancedLedger):
             traceback.print_exc()
         return _report(error, as_json=as_json)
-    except BrokenPipeError:
-        return _reader_gone()
     except OSError as error:
         return _report(SourceError(f"reading or writing failed: {error}"), as_json=as_json)
     except MemoryError:
@@ -111,8 +116,8 @@ def _wants_json(arguments: list[str]) -> bool:
     return "--json" in arguments or "--format=json" in arguments or ("--format", "json") in pairwise(arguments)
 
 
-def _reader_gone() -> int:
-    """Stop quietly: the reader of our output has gone away, as is its right."""
+def _stop_quietly() -> int:
+    """Stop without a word: the reader of our output has gone away, as is its right."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in (sys.stdout, sys.stderr):
         try:

@@ -37,7 +37,7 @@ def terminal_width() -> int:
 def print_result(text: str, *, output: str | None, force: bool) -> None:
     """Print a result, or write it to a file and say so."""
     if output is None:
-        click.echo(text, nl=not text.endswith("\n"))
+        click.echo(text, nl=not text.endswith("\n"), color=True)  # as it is: whether it has colours was decided
         return
     with new_file(output, force=force) as stream:
         stream.write(text.encode())
@@ -76,6 +76,8 @@ def refuse_overwrite(target: Path, *, force: bool) -> None:
 
     Called before the work begins, so that an answer of minutes is not lost to a name.
     """
+    if "\0" in str(target):
+        raise UsageError(f"`{str(target)[:80]!r}` is not a file name", hint="give one without zero bytes")
     try:
         if target.is_dir():
             raise UsageError(f"`{target}` is a folder", hint="give a file name")
@@ -86,7 +88,5 @@ def refuse_overwrite(target: Path, *, force: bool) -> None:
             raise UsageError(f"`{target}` cannot be written: there is no folder `{folder}`", hint="create it first")
         if not os.access(folder, os.W_OK):
             raise UsageError(f"`{target}` cannot be written: `{folder}` is read-only", hint="choose another place")
-    except ValueError as error:
-        raise UsageError(f"`{str(target)[:80]!r}` is not a file name: {error}") from None
     except OSError as error:
         raise UsageError(f"`{str(target)[:80]}` cannot be written: {error.strerror}", hint="shorten it") from None

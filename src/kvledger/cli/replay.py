@@ -27,8 +27,8 @@ as synthetic:chat,requests=10000,rate=inf.
 \b
 Examples:
   kvledger replay azure.csv --model llama-3-8b --memory 50GiB
-  kvledger replay synthetic:sharegpt,rate=inf --model opt-13b --memory 12GiB --policy max@buddy,paged
-  kvledger replay log.jsonl --bytes-per-token 131072 --num-blocks 28000 --policy paged --series steps.csv
+  kvledger replay synthetic:sharegpt --model opt-13b --memory 12GiB --policy max@buddy,paged
+  kvledger replay log.jsonl --bytes-per-token 131072 --num-blocks 28000 --series steps.csv
 """
 _EPILOG = """\b
 Exit codes: 0 ran; 2 could not run; 130 interrupted."""
@@ -62,8 +62,8 @@ def _options(*groups: Decorator) -> Decorator:
         "policies",
         default="max,pow2,exact,paged",
         show_default=True,
-        help="Comma-separated: max, declared, pow2, exact [@best|first|next|worst|buddy], grow [@exact|doubling|step|segments], "
-        "static-batch, paged, upfront, no-evict [@BLOCK], vmm, or all.",
+        help="Comma-separated: max, declared, pow2, exact [@best|first|next|worst|buddy], "
+        "grow [@exact|doubling|step|segments], static-batch, paged, upfront, no-evict [@BLOCK], vmm, or all.",
     ),
     click.option(
         "--placement", default="best", show_default=True, help="Where extents go: best, first, next, worst, buddy."
