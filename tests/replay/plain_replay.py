@@ -102,6 +102,82 @@ class Space:
         return q * (sum(sizes) // q - sum(size // q for size in sizes)) if q else 0
 
 
+class Segments:
+    """PyTorch's caching allocator over one device: segments of [address, size, used], in units of 512 bytes."""
+
+    SMALL, SMALL_SEGMENT, LARGE_SEGMENT, LARGE = 2048, 4096, 40960, 20480
+
+    def __init__(self, capacity):
+        self.capacity, self.segments, self.next = capacity, [], 0
+        self.live: dict[int, int] = {}
+
+    def segment_size(self, size):
+        if size <= self.SMALL:
+            return self.SMALL_SEGMENT
+        return self.LARGE_SEGMENT if size < self.LARGE else up(size, self.SMALL_SEGMENT)
+
+    def total(self):
+        return sum(sum(b[1] for b in s) for s in self.segments)
+
+    def idle(self, segment):
+        return len(segment) == 1 and not segment[0][2]
+
+    def choose(self, size):
+        found = [
+            (block[1], block[0], segment, block)
+            for segment in self.segments
+            for block in segment
+            if not block[2]
+            and block[1] >= size
+            and (sum(b[1] for b in segment) == self.SMALL_SEGMENT) == (size <= self.SMALL)
+        ]
+        if found:
+            return min(found, key=lambda f: f[:2])
+        kept = sum(sum(b[1] for b in s) for s in self.segments if not self.idle(s))
+        return "device" if self.segment_size(size) + kept <= self.capacity else None
+
+    def take(self, size):
+        chosen = self.choose(size)
+        if chosen is None:
+            return None
+        if chosen == "device":
+            new = self.segment_size(size)
+            if self.total() + new > self.capacity:
+                self.segments = [s for s in self.segments if not self.idle(s)]
+            self.segments.append([[self.next, new, False]])
+            self.next += new + 1
+            chosen = (new, 0, self.segments[-1], self.segments[-1][0])
+        segment, block = chosen[2], chosen[3]
+        left = block[1] - size
+        if left > (0 if size <= self.SMALL else self.SMALL):
+            segment.insert(segment.index(block) + 1, [block[0] + size, left, False])
+            block[1] = size
+        block[2] = True
+        self.live[block[0]] = block[1]
+        return block[0], block[1]
+
+    def give(self, extent):
+        del self.live[extent[0]]
+        for segment in self.segments:
+            for block in segment:
+                if block[0] == extent[0]:
+                    block[2] = False
+            i = 0
+            while i + 1 < len(segment):
+                if not segment[i][2] and not segment[i + 1][2]:
+                    segment[i][1] += segment.pop(i + 1)[1]
+                else:
+                    i += 1
+
+    def external(self, q):
+        if not q:
+            return 0
+        kept = [s for s in self.segments if not self.idle(s)]
+        sizes = [b[1] for s in kept for b in s if not b[2]]
+        sizes.append(self.capacity - sum(sum(b[1] for b in s) for s in kept))
+        return q * (sum(sizes) // q - sum(size // q for size in sizes))
+
+
 class PlainReplay:
     """Replay ``requests`` (arrival, prompt, output, max_tokens or 0) and keep one row per step."""
 
@@ -124,13 +200,15 @@ class PlainReplay:
         max_seqs=256,
         budget=8192,
         clock=(1.0, 0.0, 0.0, 0.0),
+        token_bytes=1,
     ):
         self.kind, self.units, self.block, self.reservation = kind, units, block, reservation
         self.growth, self.growth_step, self.buffer, self.granularity = growth, growth_step, buffer, granularity
         self.watermark, self.whole, self.max_len = watermark, whole, max_len
         self.max_seqs, self.budget, self.clock = max_seqs, budget, clock
         self.placement = placement
-        self.space = Space(units, placement)
+        self.token_bytes = token_bytes
+        self.space = Segments(units) if placement == "segments" else Space(units, placement)
         self.pending = deque(Request(i, *r) for i, r in enumerate(requests))
         self.waiting: deque[Request] = deque()
         self.running: list[Request] = []
@@ -142,7 +220,17 @@ class PlainReplay:
     # sizes
     def align(self, tokens):
         size = up(tokens + self.buffer, self.granularity)
+        if self.placement == "segments":
+            return up(size * self.token_bytes, 512) // 512
         return pow2(size) if self.placement == "buddy" else size
+
+    def alone(self, size):
+        return self.space.segment_size(size) if self.placement == "segments" else size
+
+    def fits(self, extent):
+        if self.placement == "segments":
+            return extent[1] * 512 // self.token_bytes - self.buffer
+        return extent[1] - self.buffer
 
     def reserved(self, r):
         return {
@@ -177,8 +265,9 @@ class PlainReplay:
         if self.kind == "grow":
             last = self.align(self.grown(stored))
             if self.align(self.grown(min(r.p, self.budget))) >= last:
-                return last <= self.units
-            return last + self.align(max(0, self.before_grown(stored))) <= self.units
+                return self.alone(last) <= self.units
+            before = self.align(max(0, self.before_grown(stored)))
+            return self.alone(last) + self.alone(before) <= self.units
         return self.asks(r) <= self.units
 
     # memory
@@ -221,7 +310,7 @@ class PlainReplay:
             if need - r.blocks > self.free_units():
                 return False
             r.blocks = need
-        elif self.kind == "grow" and r.computed + n > r.extent[1] - self.buffer:
+        elif self.kind == "grow" and r.computed + n > self.fits(r.extent):
             larger = self.space.take(self.align(self.grown(r.computed + n)))
             if larger is None:
                 return False

@@ -86,6 +86,8 @@ class Policy:
     placement: Placement = Placement.BEST
     growth: Growth = Growth.EXACT
     growth_step_tokens: int = 256
+    segments: bool = False
+    """Extents of ``grow`` lie in segments that round as PyTorch's caching allocator does; one tensor a request."""
     block_size: int = 16
     buffer_tokens: int = 0
     granularity_tokens: int = 1
@@ -121,7 +123,8 @@ class Policy:
                     Growth.DOUBLING: "by doubling",
                     Growth.STEP: f"in steps of {self.growth_step_tokens} tokens",
                 }[self.growth]
-                return f"reallocates one contiguous extent, growing {how}; {self._where}"
+                where = "in segments, as PyTorch's caching allocator" if self.segments else self._where
+                return f"reallocates one contiguous extent, growing {how}; {where}"
             case Kind.STATIC_BATCH:
                 return "runs one padded batch at a time; rows wait for the longest"
             case Kind.PAGED:
@@ -165,8 +168,8 @@ def parse_policies(text: str, *, base: Policy | None = None) -> list[Policy]:
 def parse_policy(text: str, *, base: Policy | None = None) -> Policy:
     """Read one policy: ``NAME[@VARIANT]``, on top of the settings of ``base``.
 
-    The variant is a placement for reservations (``max@buddy``), a growth for ``grow`` (``grow@doubling``), and a block
-    size in tokens for block tables (``paged@32``).
+    The variant is a placement for reservations (``max@buddy``), a growth for ``grow`` (``grow@doubling``) or the
+    allocator it grows in (``grow@segments``), and a block size in tokens for block tables (``paged@32``).
 
     Raises:
         UsageError: The name or the variant is unknown.
@@ -194,6 +197,8 @@ def _variant(kind: Kind, variant: str, whole: str) -> dict[str, Any]:
         case Kind.CONTIGUOUS:
             return {"placement": _choice(variant, Placement, whole)}
         case Kind.GROW:
+            if variant == "segments":
+                return {"segments": True}
             return {"growth": _choice(variant, Growth, whole)}
         case Kind.PAGED | Kind.UPFRONT | Kind.NO_EVICT:
             return {"block_size": _block_size(variant, whole)}

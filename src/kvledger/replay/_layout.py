@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from kvledger.pool import buddy
+from kvledger.pool import buddy, segments
 
 Array = Any  # a numpy array; numba knows its type
 
@@ -25,6 +25,7 @@ Array = Any  # a numpy array; numba knows its type
     I_BLOCK,
     I_BUFFER,
     I_GRAIN,
+    I_TOKEN_BYTES,
     I_CAPACITY,
     I_WATERMARK,
     I_WHOLE,
@@ -52,6 +53,7 @@ Array = Any  # a numpy array; numba knows its type
     I_NEVER,
     I_ASKED,
     I_EXTERNAL,
+    I_PLACED,
     I_DIRTY,
     I_SCHEDULED,
     I_PREEMPTED_NOW,
@@ -82,8 +84,8 @@ Array = Any  # a numpy array; numba knows its type
     I_IN_BUCKET,
     I_ROWS,
     I_PROGRESS,
-) = range(65)
-I_LEN = 65
+) = range(67)
+I_LEN = 67
 
 # Floats: the clock, restarts, and where time began.
 (
@@ -131,8 +133,9 @@ A_LEN = 8
     S_END,
     S_GROWTH,
     S_PHASE,
-) = range(16)
-S_LEN = 16
+    S_FITS,
+) = range(17)
+S_LEN = 17
 
 # One bucket of the timeline: the sums of A_*, then where it starts and its peaks.
 (
@@ -149,6 +152,9 @@ B_LEN = A_LEN + 8
 
 # How memory is handed out, as the kernels see it.
 DEMAND, UPFRONT, PROMISE, EXTENT, GROWING, BATCH = range(6)
+
+# A placement beside those of `extents`: inside segments, sizes in units of 512 bytes.
+SEGMENTS = 5
 
 # Why a kernel returns.
 DONE, PAUSED, FULL, STALLED = range(4)
@@ -177,6 +183,7 @@ class Core(NamedTuple):
     lists: Array  # (3, max_num_seqs + 1) int64
     space: Array  # (BUDDIES + ORDERS, at least max_num_seqs + 2) int64
     crossings: Array  # (block_size,) int64, how many steady requests need a block at each phase
+    blocks: Array  # (segments.FIELDS, limit) int64, limit 0 unless extents lie in segments
 
 
 class Log(NamedTuple):
@@ -209,7 +216,9 @@ class State(NamedTuple):
     trace: Columns
 
 
-def new_state(columns: Columns, *, max_seqs: int, block_size: int, series: bool, exact_latencies: bool) -> State:
+def new_state(
+    columns: Columns, *, max_seqs: int, block_size: int, segment_blocks: int, series: bool, exact_latencies: bool
+) -> State:
     """Return a zeroed state over the columns of a trace."""
     n = len(columns.arrivals)
     rows = ROWS if series else 0
@@ -220,6 +229,7 @@ def new_state(columns: Columns, *, max_seqs: int, block_size: int, series: bool,
         lists=np.zeros((3, max_seqs + 1), np.int64),
         space=np.zeros((BUDDIES + buddy.ORDERS, max(max_seqs + 2, buddy.ORDERS)), np.int64),
         crossings=np.zeros(block_size, np.int64),
+        blocks=segments.new_blocks(segment_blocks),
     )
     log = Log(
         busy=np.zeros(A_LEN, np.float64),

@@ -14,7 +14,9 @@ def start(st, trace):
     """Lay out the empty pool and set the clock to the first arrival."""
     ints, floats = st.ints, st.floats
     ints[I_FREE] = ints[I_CAPACITY]
-    if ints[I_PLACEMENT] == extents.BUDDY:
+    if ints[I_PLACEMENT] == SEGMENTS:
+        st.space[META] = 0
+    elif ints[I_PLACEMENT] == extents.BUDDY:
         buddy.reset(st.space[BUDDIES:], st.space[COUNTS], ints[I_CAPACITY])
     else:
         extents.reset(st.space[HOLES], st.space[SIZES], st.space[META], ints[I_CAPACITY])
@@ -45,7 +47,10 @@ def restart(st):
     floats[F_NOW] += floats[F_RESTART_DOWN]
     floats[F_DOWN] += floats[F_RESTART_DOWN]
     floats[F_RESTART_AT] = floats[F_NOW] + floats[F_RESTART_EVERY]
-    st.space[META][extents.ROVER] = 0
+    if ints[I_PLACEMENT] == SEGMENTS:
+        st.space[META] = 0
+    else:
+        st.space[META][extents.ROVER] = 0
     return True
 
 

@@ -6,7 +6,7 @@ Free memory is counted in blocks for block tables and in tokens for extents. Eve
 
 from __future__ import annotations
 
-from kvledger.pool import buddy, extents, sizes
+from kvledger.pool import buddy, extents, segments, sizes
 from kvledger.pool.compiled import inlined
 from kvledger.replay._layout import *
 
@@ -21,9 +21,25 @@ def blocks_of(tokens, block):
 def extent_size(ints, tokens):
     """Return the size of an extent made for ``tokens``: buffer, granularity and the buddy's power of two."""
     size = sizes.align_up(tokens + ints[I_BUFFER], ints[I_GRAIN])
+    if ints[I_PLACEMENT] == SEGMENTS:
+        return (size * ints[I_TOKEN_BYTES] + segments.UNIT_BYTES - 1) // segments.UNIT_BYTES
     if ints[I_PLACEMENT] == extents.BUDDY:
         size = sizes.power_of_two(size)
     return size
+
+
+@inlined
+def device_size(ints, size):
+    """Return what an extent of ``size`` takes when the pool is empty: its whole segment."""
+    return segments.segment_size(size) if ints[I_PLACEMENT] == SEGMENTS else size
+
+
+@inlined
+def fitting_tokens(ints, size):
+    """Return the tokens that an extent of ``size`` holds beside its buffer."""
+    if ints[I_PLACEMENT] == SEGMENTS:
+        return size * segments.UNIT_BYTES // ints[I_TOKEN_BYTES] - ints[I_BUFFER]
+    return size - ints[I_BUFFER]
 
 
 @inlined
@@ -58,15 +74,18 @@ def never_fits(ints, prompt, output, limit):
     if memory != GROWING:
         return asked_units(ints, prompt, output, limit, stored) > ints[I_CAPACITY]
     last = grown_size(ints, stored)
-    if grown_size(ints, min(prompt, ints[I_BUDGET])) >= last:
-        return last > ints[I_CAPACITY]
-    before = sizes.previous_grown_tokens(ints[I_GROWTH], stored, ints[I_STEP])
-    return last + extent_size(ints, max(before, 0)) > ints[I_CAPACITY]
+    most = device_size(ints, last)
+    if grown_size(ints, min(prompt, ints[I_BUDGET])) < last:
+        before = sizes.previous_grown_tokens(ints[I_GROWTH], stored, ints[I_STEP])
+        most += device_size(ints, extent_size(ints, max(before, 0)))
+    return most > ints[I_CAPACITY]
 
 
 @inlined
 def has_room(st, size):
     """Tell whether one extent of ``size`` can be placed now."""
+    if st.ints[I_PLACEMENT] == SEGMENTS:
+        return segments.can_allocate(st.blocks, st.space[META], size, st.ints[I_CAPACITY])
     if st.ints[I_PLACEMENT] == extents.BUDDY:
         return buddy.can_allocate(st.space[COUNTS], buddy.order_of(size))
     return extents.find_hole(st.space[HOLES], st.space[SIZES], st.space[META], size, st.ints[I_PLACEMENT]) >= 0
@@ -74,9 +93,14 @@ def has_room(st, size):
 
 @inlined
 def place(st, size):
-    """Place one extent and return its address; -1 when there is no room."""
+    """Place one extent and return its address, its size in ``I_PLACED``; -1 when there is no room."""
     ints = st.ints
-    if ints[I_PLACEMENT] == extents.BUDDY:
+    if ints[I_PLACEMENT] == SEGMENTS:
+        block = segments.allocate(st.blocks, st.space[META], size, ints[I_CAPACITY])
+        address = -1 if block < 0 else st.blocks[segments.ADDRESS, block]
+        if block >= 0:
+            size = st.blocks[segments.SIZE, block]
+    elif ints[I_PLACEMENT] == extents.BUDDY:
         address = buddy.allocate(st.space[BUDDIES:], st.space[COUNTS], buddy.order_of(size))
     else:
         hole = extents.find_hole(st.space[HOLES], st.space[SIZES], st.space[META], size, ints[I_PLACEMENT])
@@ -84,6 +108,7 @@ def place(st, size):
     if address >= 0:
         ints[I_FREE] -= size
         ints[I_HELD] += size
+        ints[I_PLACED] = size
         ints[I_DIRTY] = 1
     return address
 
@@ -92,7 +117,9 @@ def place(st, size):
 def give_back(st, address, size):
     """Return one extent."""
     ints = st.ints
-    if ints[I_PLACEMENT] == extents.BUDDY:
+    if ints[I_PLACEMENT] == SEGMENTS:
+        segments.release(st.blocks, st.space[META], address)
+    elif ints[I_PLACEMENT] == extents.BUDDY:
         buddy.release(st.space[BUDDIES:], st.space[COUNTS], address, buddy.order_of(size))
     else:
         extents.release(st.space[HOLES], st.space[SIZES], st.space[META], address, size)
@@ -141,7 +168,8 @@ def admit(st, slot, n, asked):
         if address < 0:
             return False
         row[S_ADDRESS] = address
-        row[S_UNITS] = size
+        row[S_UNITS] = ints[I_PLACED]
+        row[S_FITS] = fitting_tokens(ints, ints[I_PLACED])
         if memory == EXTENT:
             row[S_KEPT] = sizes.reserved_tokens(ints[I_RESERVATION], prompt, row[S_OUTPUT], limit, ints[I_MAX_LEN])
     if row[S_KEPT] > 0:
@@ -164,7 +192,7 @@ def extend(st, slot, n):
         row[S_UNITS] += more
         ints[I_FREE] -= more
     elif memory == GROWING:
-        if row[S_COMPUTED] + n > row[S_UNITS] - ints[I_BUFFER]:
+        if row[S_COMPUTED] + n > row[S_FITS]:
             size = grown_size(ints, row[S_COMPUTED] + n)
             address = place(st, size)
             if address < 0:
@@ -172,7 +200,8 @@ def extend(st, slot, n):
             give_back(st, row[S_ADDRESS], row[S_UNITS])
             ints[I_COPIED] += row[S_COMPUTED]
             row[S_ADDRESS] = address
-            row[S_UNITS] = size
+            row[S_UNITS] = ints[I_PLACED]
+            row[S_FITS] = fitting_tokens(ints, ints[I_PLACED])
     return True
 
 
@@ -207,7 +236,9 @@ def update_external(st):
     ints[I_DIRTY] = 0
     ints[I_EXTERNAL] = 0
     if ints[I_ASKED] > 0 and ints[I_MEMORY] >= EXTENT:
-        if ints[I_PLACEMENT] == extents.BUDDY:
+        if ints[I_PLACEMENT] == SEGMENTS:
+            ints[I_EXTERNAL] = segments.count_external(st.blocks, st.space[META], ints[I_ASKED], ints[I_CAPACITY])
+        elif ints[I_PLACEMENT] == extents.BUDDY:
             ints[I_EXTERNAL] = buddy.count_external(st.space[COUNTS], buddy.order_of(ints[I_ASKED]))
         else:
             ints[I_EXTERNAL] = extents.count_external(st.space[SIZES], st.space[META], ints[I_ASKED])

@@ -26,7 +26,7 @@ def ratios_of(sums: Sums, size: PoolSize) -> dict[Account, float]:
     used = sums[at.A_USED] * size.token_bytes
     kept = sums[at.A_KEPT] * size.token_bytes
     held = sums[at.A_HELD] / size.unit_tokens * size.unit_bytes
-    external = sums[at.A_EXTERNAL] * size.token_bytes
+    external = sums[at.A_EXTERNAL] / size.unit_tokens * size.unit_bytes
     parts = {
         Account.USED: used,
         Account.RESERVED: kept - used,
@@ -102,7 +102,8 @@ def _exact_latency(seconds: NDArray[np.float64]) -> Latency:
 
 def timeline_of(state: at.State, size: PoolSize) -> list[TimelinePoint]:
     """Return the filled buckets of the timeline."""
-    capacity = size.capacity_bytes / size.token_bytes
+    capacity_tokens = size.capacity_bytes / size.token_bytes
+    capacity_slots = size.units * size.unit_tokens
     filled = state.log.timeline[state.log.timeline[:, at.B_STEPS] > 0]
     return [
         TimelinePoint(
@@ -112,9 +113,9 @@ def timeline_of(state: at.State, size: PoolSize) -> list[TimelinePoint]:
             ratio=ratios_of(row, size),
             running=float(row[at.A_RUNNING] / row[at.A_SECONDS]) if row[at.A_SECONDS] else 0.0,
             waiting=float(row[at.A_WAITING] / row[at.A_SECONDS]) if row[at.A_SECONDS] else 0.0,
-            peak_used_ratio=float(row[at.B_PEAK_USED] / capacity),
+            peak_used_ratio=float(row[at.B_PEAK_USED] / capacity_tokens),
             peak_held_ratio=float(row[at.B_PEAK_HELD] / size.unit_tokens / size.units),
-            peak_external_ratio=float(row[at.B_PEAK_EXTERNAL] / capacity),
+            peak_external_ratio=float(row[at.B_PEAK_EXTERNAL] / capacity_slots),
             peak_running=int(row[at.B_PEAK_RUNNING]),
             peak_waiting=int(row[at.B_PEAK_WAITING]),
             preemptions=int(row[at.B_PREEMPTIONS]),
@@ -128,14 +129,15 @@ def series_of(state: at.State, size: PoolSize) -> SeriesRows:
     rows = state.log.rows[: state.core.ints[at.I_ROWS]]
     used, held, kept, external = rows[:, 5], rows[:, 6], rows[:, 7], rows[:, 8]
     held_bytes = held // size.unit_tokens * size.unit_bytes
+    external_bytes = external // size.unit_tokens * size.unit_bytes
     accounts = np.zeros((len(rows), len(Account)), np.int64)
     order = list(Account)
     token = size.token_bytes
     accounts[:, order.index(Account.USED)] = used * token
     accounts[:, order.index(Account.RESERVED)] = (kept - used) * token
     accounts[:, order.index(Account.INTERNAL)] = held_bytes - kept * token
-    accounts[:, order.index(Account.EXTERNAL)] = external * token
-    accounts[:, order.index(Account.FREE)] = size.capacity_bytes - held_bytes - external * token
+    accounts[:, order.index(Account.EXTERNAL)] = external_bytes
+    accounts[:, order.index(Account.FREE)] = size.capacity_bytes - held_bytes - external_bytes
     if len(rows) and (int(accounts.min()) < 0 or bool((accounts.sum(axis=1) != size.capacity_bytes).any())):
         row = int(np.argmin(accounts.min(axis=1)))
         raise UnbalancedLedger(f"the books do not balance at step {rows[row, 0]}: {accounts[row].tolist()}")

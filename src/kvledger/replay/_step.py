@@ -154,7 +154,7 @@ def schedule_steady(st):
                 row[S_COMPUTED] = ints[I_TICK] + row[S_OFFSET]
                 if not make_room(st, st.lists[ORDER, i], 1):
                     break
-                row[S_GROWTH] = row[S_UNITS] - ints[I_BUFFER] - row[S_OFFSET]
+                row[S_GROWTH] = row[S_FITS] - row[S_OFFSET]
             soonest = min(soonest, row[S_GROWTH])
         elif row[S_PHASE] == ints[I_PHASE]:
             while ints[I_FREE] == 0:
@@ -233,7 +233,9 @@ def admit_waiting(st, log, trace, budget):
         asked = ask(st, slot)
         n = min(row[S_PROMPT] + row[S_GENERATED], budget)
         if not admit(st, slot, n, asked):
-            ints[I_BLOCKED] = 1
+            # A first chunk may be too small for the segments that have room, and a larger one may not.
+            whole = n == row[S_PROMPT] + row[S_GENERATED]
+            ints[I_BLOCKED] = 1 if whole or ints[I_PLACEMENT] != SEGMENTS else 0
             if free_units(ints) >= asked:
                 ints[I_REFUSED_WHILE_FREE] += 1
             return
@@ -287,7 +289,7 @@ def settle(st, slot):
     ints[I_NEXT_END] = min(ints[I_NEXT_END], row[S_END])
     ints[I_STEADY_USED] += row[S_COMPUTED]
     if ints[I_MEMORY] == GROWING:
-        row[S_GROWTH] = row[S_UNITS] - ints[I_BUFFER] - offset
+        row[S_GROWTH] = row[S_FITS] - offset
         ints[I_NEXT_GROWTH] = min(ints[I_NEXT_GROWTH], row[S_GROWTH])
     elif ints[I_MEMORY] == DEMAND or ints[I_MEMORY] == PROMISE:
         row[S_PHASE] = -offset % ints[I_BLOCK]

@@ -12,6 +12,8 @@ __all__ = ["Pool", "PoolSize", "Settings"]
 
 _MOST_SECONDS = 1e12
 
+UNIT_BYTES = 512
+"""What PyTorch's caching allocator rounds to."""
 _MOST = 2**60
 _MOST_PAGE_BYTES = 2**30
 _MOST_UNIT_TOKENS = 2**24
@@ -23,6 +25,7 @@ class PoolSize:
 
     ``units`` are blocks for block tables, tokens for extents; a unit has ``unit_tokens`` tokens and ``unit_bytes``
     bytes. ``unit_bytes`` is above ``unit_tokens * token_bytes`` only where a page holds no whole number of tokens.
+    Inside segments a unit is 512 bytes, whatever a token has (``unit_tokens`` is 1 and means nothing).
     """
 
     units: int
@@ -99,6 +102,13 @@ class Pool:
                 units=self._tokens(policy) // block,
                 unit_tokens=block,
                 unit_bytes=block * self.bytes_per_token,
+                token_bytes=self.bytes_per_token,
+            )
+        elif policy.kind is Kind.GROW and policy.segments:
+            size = PoolSize(
+                units=self.total_bytes(policy) // UNIT_BYTES,
+                unit_tokens=1,
+                unit_bytes=UNIT_BYTES,
                 token_bytes=self.bytes_per_token,
             )
         else:

@@ -99,6 +99,15 @@ def _run(workload: Workload, policy: Policy, pool: Pool, settings: Settings, hoo
             return outcome_of(state, policy, size)
 
 
+def _segment_blocks(policy: Policy, size: PoolSize, settings: Settings) -> int:
+    """Return how many blocks segments can hold: one per request, the free ones between, and wholly free segments."""
+    if not (policy.kind is Kind.GROW and policy.segments):
+        return 0
+    from kvledger.pool.segments import SMALL_SEGMENT
+
+    return 2 * (settings.max_num_seqs + 2) + size.units // SMALL_SEGMENT + 2
+
+
 def _prepare(workload: Workload, policy: Policy, size: PoolSize, settings: Settings, hooks: _Hooks) -> State:
     from kvledger.replay import _layout as at
 
@@ -123,6 +132,7 @@ def _prepare(workload: Workload, policy: Policy, size: PoolSize, settings: Setti
         columns,
         max_seqs=settings.max_num_seqs,
         block_size=size.unit_tokens,
+        segment_blocks=_segment_blocks(policy, size, settings),
         series=hooks.series is not None,
         exact_latencies=n <= _EXACT_LATENCIES,
     )
@@ -130,6 +140,9 @@ def _prepare(workload: Workload, policy: Policy, size: PoolSize, settings: Setti
     ints[at.I_MEMORY] = memory[policy.kind]
     ints[at.I_RESERVATION] = list(Reservation).index(policy.reservation)
     ints[at.I_PLACEMENT] = list(Placement).index(policy.placement)
+    if policy.kind is Kind.GROW and policy.segments:
+        ints[at.I_PLACEMENT] = at.SEGMENTS
+    ints[at.I_TOKEN_BYTES] = size.token_bytes
     ints[at.I_GROWTH] = list(Growth).index(policy.growth)
     ints[at.I_STEP] = policy.growth_step_tokens
     ints[at.I_BLOCK] = size.unit_tokens
