@@ -17,7 +17,7 @@ from kvledger.engines.facts import HistogramReading
 from kvledger.engines.quantity import Quantity, exact
 from kvledger.errors import SourceError
 
-__all__ = ["MAX_TEXT", "Exposition", "Series", "expand_names", "find_value", "read_exposition", "read_histogram"]
+__all__ = ["MAX_TEXT", "Exposition", "Series", "SeriesTable", "expand_names", "read_exposition", "read_histogram"]
 
 MAX_TEXT = 64 * 2**20
 """Characters of one text; longer texts are refused."""
@@ -154,9 +154,56 @@ def _edge(text: str) -> float | None:
     return None if math.isnan(value) else value
 
 
-def find_value(series: Iterable[Series], name: str) -> Quantity | None:
-    """Return the one sample of that name, or None when it is absent, not finite or beyond belief."""
-    for item in series:
-        if item.name == name:
-            return exact(item.value, source=name)
-    return None
+@dataclass(frozen=True, slots=True)
+class SeriesTable:
+    """The series of one engine or rank, by name."""
+
+    by_name: Mapping[str, tuple[Series, ...]]
+
+    @classmethod
+    def of(cls, series: Iterable[Series]) -> SeriesTable:
+        """Index series by name."""
+        by_name: dict[str, list[Series]] = {}
+        for item in series:
+            by_name.setdefault(item.name, []).append(item)
+        return cls({name: tuple(items) for name, items in by_name.items()})
+
+    def find(self, name: str, **labels: str) -> Quantity | None:
+        """Return the sample of that name and those labels; the sum when there are several.
+
+        None when there is no such sample, or one that is not finite or beyond belief.
+        """
+        values = [
+            item.value
+            for item in self.by_name.get(name, ())
+            if all(item.labels.get(label) == value for label, value in labels.items())
+        ]
+        return exact(sum(values), source=name) if values else None
+
+    def find_any(self, *names: str) -> Quantity | None:
+        """Return the sample of the first name that has one."""
+        for name in names:
+            found = self.find(name)
+            if found is not None:
+                return found
+        return None
+
+    def find_histograms(self, names: Iterable[str]) -> tuple[HistogramReading, ...]:
+        """Return the histograms that are there."""
+        found = (
+            read_histogram(
+                [item for suffix in _SUFFIXES for item in self.by_name.get(name + suffix, ())],
+                name,
+            )
+            for name in names
+        )
+        return tuple(histogram for histogram in found if histogram is not None)
+
+    def find_missing(self, names: Iterable[str]) -> tuple[str, ...]:
+        """Return the names that have no usable sample."""
+        return tuple(name for name in names if self.find(name) is None)
+
+    def find_others(self, names: Iterable[str]) -> dict[str, float]:
+        """Return the finite values of further names."""
+        found = ((name, self.find(name)) for name in names)
+        return {name: float(quantity.value) for name, quantity in found if quantity is not None}

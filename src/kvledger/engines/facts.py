@@ -108,7 +108,8 @@ class PoolFacts:
     """One pool as one rank (or engine process) printed it; ranks restate a pool, they do not add to it."""
 
     name: str = "kv"
-    """``kv`` for the only pool; else ``full``, ``swa``, ``state``, ``index``, ``virtual``, ``host``, ``window N``."""
+    """``kv`` for the only pool, or for all attention pools of a rank where the engine gives their sum; else ``full``,
+    ``swa``, ``state``, ``index``, ``draft``, ``virtual``, ``host``, ``window N``."""
     origin: str = ""
     """The rank, process or device that printed it, such as ``TP0`` or ``EngineCore_DP1``; empty when it says none."""
     engine_index: int = 0
@@ -207,6 +208,8 @@ class SampleKind(StrEnum):
     """The decode batch of this moment."""
     ITERATION = "iteration"
     """One step of the scheduler."""
+    EVENT = "event"
+    """Something that happened between lines, such as a preemption."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

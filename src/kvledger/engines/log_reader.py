@@ -91,6 +91,8 @@ class Rule:
     anchor: str
     pattern: re.Pattern[str]
     act: Action
+    fields: re.Pattern[str] | None = None
+    """What a match should hold much of: it chooses between two ways to join a wrapped record."""
 
 
 @dataclass(slots=True)
@@ -252,7 +254,7 @@ def _find(rule: Rule, record: Record) -> list[tuple[re.Match[str], int]]:
     found = _search(rule, record.text)
     if record.tight is not None:
         other = _search(rule, record.tight)
-        if _count_groups(other) > _count_groups(found):
+        if _count_groups(rule, other) > _count_groups(rule, found):
             return [(match, record.line) for match in other]
     return [(match, record.find_line(match.start())) for match in found]
 
@@ -268,5 +270,10 @@ def _search(rule: Rule, text: str) -> list[re.Match[str]]:
     return found
 
 
-def _count_groups(matches: list[re.Match[str]]) -> int:
-    return sum(1 + sum(group is not None for group in match.groups()) for match in matches)
+def _count_groups(rule: Rule, matches: list[re.Match[str]]) -> int:
+    count = 0
+    for match in matches:
+        count += 1 + sum(group is not None for group in match.groups())
+        if rule.fields is not None:
+            count += sum(1 for _ in rule.fields.finditer(match[0]))
+    return count

@@ -27,7 +27,7 @@ _HEADER = re.compile(
     rf"\s{{0,8}}(?:{_TAG}\s{{0,4}}){{0,3}}(?:"
     rf"{_LEVEL}(?:\s{{1,8}}\d\d-\d\d \d\d:\d\d:\d\d|\s{{0,8}}:|\s{{1,8}}\[)"
     rf"|\[?{_STAMP}|\[\d\d/\d\d/\d{{4}}-\d\d:\d\d:\d\d\]"
-    r"|\[(?:TensorRT-LLM|TRT-LLM|TM|GIN|rank ?\d{1,4})\]"
+    r"|\[(?:TensorRT-LLM|TRT-LLM|TM|GIN|rank ?\d{1,4}|(?:(?:TP|DP|PP|EP)\d{1,5} ?){1,4})\]"
     r"|time=\S|[IWEDF]\d{4} \d\d:\d\d:\d\d"
     r"|\d{1,4}\.\d\d\.\d{3}\.\d{3} |Traceback \(|[A-Za-z_][\w.]{0,80}(?:Error|Exception): )"
 )

@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 
 from kvledger.ledger import Accuracy
 
-__all__ = ["LARGEST", "Fact", "Quantity", "exact", "printed", "printed_bytes", "smallest", "whole"]
+__all__ = ["LARGEST", "Fact", "Quantity", "add", "exact", "largest", "printed", "printed_bytes", "smallest", "whole"]
 
 LARGEST = 2**60
 """No count or size above this is believed."""
@@ -149,3 +149,26 @@ def _split(text: str, decimals: int | None) -> tuple[float, float] | None:
 def smallest(quantities: Iterable[Quantity | None]) -> Quantity | None:
     """Return the quantity with the least value, ignoring None."""
     return min((q for q in quantities if q is not None), key=lambda q: q.value, default=None)
+
+
+def add(quantities: Iterable[Quantity | None]) -> Quantity | None:
+    """Return the sum, with intervals added; None when a part is missing or there is none."""
+    parts = list(quantities)
+    known = [part for part in parts if part is not None]
+    if not known or len(known) < len(parts):
+        return None
+    first = known[0]
+    return Quantity(
+        value=sum(part.value for part in known),
+        low=sum(part.low for part in known),
+        high=sum(part.high for part in known),
+        accuracy=first.accuracy if len(known) == 1 else Accuracy.DERIVED,
+        source=first.source,
+        line=first.line,
+        origin=first.origin,
+    )
+
+
+def largest(quantities: Iterable[Quantity | None]) -> Quantity | None:
+    """Return the quantity with the greatest value, ignoring None."""
+    return max((q for q in quantities if q is not None), key=lambda q: q.value, default=None)
