@@ -117,7 +117,8 @@ def policies() -> str:
 
 
 def every_policy() -> list[Policy]:
-    return [*parse_policies("all"), parse_policy("grow@doubling"), parse_policy("grow@step")]
+    variants = ("doubling", "step", "segments")
+    return [*parse_policies("all"), *(parse_policy(f"grow@{variant}") for variant in variants)]
 
 
 def errors() -> str:
