@@ -18,7 +18,7 @@ from kvledger.model import (
     StateCache,
 )
 from kvledger.model.by_hand import read_layers
-from kvledger.model.states import StateDtypes, kimi_delta_attention
+from kvledger.model.states import StateDtypes, kimi_delta_attention, mamba2
 from kvledger.units import GIB
 
 LARGE = KvMemory.given(1024 * GIB)
@@ -231,6 +231,21 @@ def test_states_take_their_share_of_the_budget(version, padding):
     slots = int(20 * GIB * 0.9 / 1.9 // slot) - padding
     assert result.pool("mamba").usable_units == slots
     assert result.printed_tokens == pytest.approx((20 * GIB - (slots + padding) * slot) / 6912, abs=1)
+
+
+def test_in_0_5_6_the_radix_cache_keeps_states_of_delta_rules_only():
+    """Mamba-2 models run without it there, with 512 slots; Kimi delta attention shares the memory."""
+    dtypes = StateDtypes(conv=Dtype.BFLOAT16, state=Dtype.FLOAT32)
+    state = mamba2(heads=16, head_size=64, state_size=128, groups=1, kernel=4, dtypes=dtypes)
+    mamba = build([AttentionCache(kv_heads=8, key_size=128, value_size=128), state])
+    assert plan(mamba, "0.5.6").pool("mamba").usable_units == 512
+    assert plan(bailing(), "0.5.6", max_mamba_cache_size=10).pool("mamba").usable_units > 512
+
+
+def test_the_tensorrt_backend_keeps_sparse_records_without_scales():
+    sparse = model("1x(latent=512,rope=64,index=128)")
+    result = plan(sparse, "0.5.23", kv_dtype="fp8", attention_backend="trtllm_mla")
+    assert result.ranks[0].unit_bytes["full"] == 64 * (576 + 132)
 
 
 def test_before_0_5_6_states_are_counted_by_requests():

@@ -25,6 +25,8 @@ class Cells:
     """Bytes of a token in one layer, under the rules of one release."""
 
     rules: Rules
+    raw_record: bool = False
+    """The attention backend (TensorRT-LLM's) keeps an fp8 latent of sparse attention without scales."""
 
     def find_sides(self, layer: Layer, storage: Storage) -> tuple[int, int]:
         """Return the bytes of keys and of values; a latent record and its index keys count as keys."""
@@ -56,8 +58,13 @@ class Cells:
         record = self._record(cache, storage) if self.rules.record_charged else plain
         return record + (self._index(cache.indexer) if self.rules.index_charged else 0)
 
+    def index(self, layer: Layer, storage: Storage) -> int:  # noqa: ARG002
+        """Return the bytes of index keys."""
+        cache = layer.cache
+        return self._index(cache.indexer) if isinstance(cache, LatentCache | AttentionCache) else 0
+
     def _record(self, cache: LatentCache, storage: Storage) -> int:
-        if cache.indexer is None or storage.kv.name != "fp8":
+        if cache.indexer is None or storage.kv.name != "fp8" or self.raw_record:
             return storage.kv.latent_bytes(cache.latent_size, cache.rope_size)
         # sparse attention in fp8: elements, a scale for each 128, and the rope part in bf16
         return cache.latent_size + cache.latent_size // _INDEX_BLOCK * 4 + cache.rope_size * 2

@@ -21,7 +21,7 @@ from kvledger.engines.sglang.settings import Settings, find_page_tokens, read_se
 from kvledger.engines.sglang.sizing import Layers, PoolSizes, Sizing, Workload
 from kvledger.errors import ModelError, UsageError
 from kvledger.ledger import Accuracy
-from kvledger.model import AttentionCache, LatentCache, Layer, ModelSpec, Role
+from kvledger.model import AttentionCache, LatentCache, Layer, ModelSpec, Role, StateCache
 from kvledger.units import GIB, MIB
 
 __all__ = ["make_plan", "model_memory"]
@@ -45,7 +45,7 @@ def make_plan(model: ModelSpec, deployment: Deployment, memory: KvMemory) -> Pla
     sizing = Sizing(
         rules=rules,
         settings=settings,
-        cells=Cells(rules=rules),
+        cells=Cells(rules=rules, raw_record=settings.attention_backend == "trtllm_mla"),
         storage=replace(model.storage(deployment.kv_dtype), tp=deployment.tp),
         workload=workload,
         dtype_name=_name_dtype(model, deployment),
@@ -142,8 +142,8 @@ def _find_workload(
     if context is None:
         raise ModelError("the context length of this model is not known", hint="give `max_model_len`")
     radix = not settings.disable_radix_cache and deployment.prefix_caching is not False
-    if layers.state and not rules.radix_for_states:
-        radix = False
+    kinds = {layer.cache.kind for layer in layers.state if isinstance(layer.cache, StateCache)}
+    radix = radix and (not kinds or rules.keeps_states_for_reuse(kinds))
     chunk = settings.chunked_prefill_size or deployment.max_num_batched_tokens or 8192
     return Workload(
         page_tokens=page,
@@ -168,7 +168,7 @@ def _make_parts(layers: Layers, sizing: Sizing, sizes: PoolSizes) -> tuple[Part,
             reach_tokens=window,
             extra_units=1 if window else 0,
         )
-        pool = Pool(name=name, units=-(-tokens // page) + 1, unit_name="page" if page > 1 else "token", null_units=1)
+        pool = Pool(name=name, units=tokens // page + 1, unit_name="page" if page > 1 else "token", null_units=1)
         return Part(
             pool=pool, claim=claim, layers=of, unit_bytes=lambda layer, store: page * sizing.cells.stored(layer, store)
         )

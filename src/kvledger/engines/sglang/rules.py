@@ -6,11 +6,13 @@ says so.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from enum import StrEnum
 
 from kvledger.engines.layout import ExtraLayer
 from kvledger.engines.release import Release, read_release
+from kvledger.model import StateKind
 
 __all__ = ["READ", "Rules", "StateRule", "WindowRule", "find_rules"]
 
@@ -82,6 +84,8 @@ class StateRule(StrEnum):
     """Models with states are not served."""
     REQUESTS = "requests"
     """``max_running_requests``, or 512."""
+    SHARE_WITH_RADIX = "share with radix cache"
+    """With the radix cache a share of memory, whatever ``max_mamba_cache_size`` says; else as by requests."""
     SHARE = "share"
     """A share of memory; the slot for padding comes on top of the budget."""
     SHARE_WITH_PADDING = "share with padding"
@@ -179,12 +183,15 @@ class Rules:
             return StateRule.NONE
         if self.read < (0, 5, 6):
             return StateRule.REQUESTS
+        if self.read < (0, 5, 9):
+            return StateRule.SHARE_WITH_RADIX
         return StateRule.SHARE if self.read < (0, 5, 18) else StateRule.SHARE_WITH_PADDING
 
-    @property
-    def radix_for_states(self) -> bool:
-        """The radix cache may keep states."""
-        return self.read >= (0, 5, 9)
+    def keeps_states_for_reuse(self, kinds: Collection[StateKind]) -> bool:
+        """Return whether the radix cache works with these states: in 0.5.6 with delta rules only."""
+        if self.read < (0, 5, 6):
+            return not kinds
+        return self.read >= (0, 5, 9) or set(kinds) <= {StateKind.GDN, StateKind.KDA}
 
     @property
     def extra_layer(self) -> ExtraLayer:

@@ -106,11 +106,12 @@ class Sizing:
 
     def _count_slots(self, slot_bytes: int, budget: int) -> int:
         """Slots for states, without the one for padding."""
-        if self.settings.max_mamba_cache_size is not None:
-            return self.settings.max_mamba_cache_size
-        requests = self.workload.max_requests
-        if self.rules.states is StateRule.REQUESTS:
-            return requests or 512
+        given, requests = self.settings.max_mamba_cache_size, self.workload.max_requests
+        by_radix = self.rules.states is StateRule.SHARE_WITH_RADIX
+        if self.rules.states is StateRule.REQUESTS or (by_radix and not self.workload.radix):
+            return given or requests or 512
+        if given is not None and not by_radix:
+            return given
         if not self.workload.radix and requests is not None:
             return requests
         ratio = self.settings.mamba_full_memory_ratio
@@ -119,10 +120,16 @@ class Sizing:
             share -= slot_bytes
         return max(0, int(share // slot_bytes))
 
-    def _draft_bytes(self, layers: Layers, cell: int) -> int:
-        if not (layers.draft and self.rules.draft_charged):
+    def _draft_bytes(self, layers: Layers) -> int:
+        """Bytes a token of the draft costs: like the target's full-attention layers, with index keys in each."""
+        count = len(layers.draft)
+        if not (count and self.rules.draft_charged and layers.full):
             return 0
-        return int(cell * len(layers.draft) / max(1, len(layers.full) + len(layers.window)))
+        if layers.window:
+            return count * self.cells.charged(layers.full[0], self.storage)
+        index = self._sum(layers.full, self.cells.index)
+        draft_index = self._sum(layers.draft, self.cells.index)
+        return int((self._sum(layers.full, self.cells.charged) - index) * count / len(layers.full)) + draft_index
 
     def find_window_cap(self, layers: Layers) -> int | None:
         """Return the window pool's tokens when requests, not a ratio, decide it."""
@@ -143,12 +150,12 @@ class Sizing:
         split = bool(layers.window and layers.full)
         cap = self.find_window_cap(layers)
         if cap is not None:
-            return self._pages(int((budget - cap * window) // (full + self._draft_bytes(layers, full))))
+            return self._pages(int((budget - cap * window) // (full + self._draft_bytes(layers))))
         if split and self.rules.windows is WindowRule.BYTES and not self.rules.ratio_before_budget:
             cell = full + ratio * window
-            return self._pages(int(budget // (cell + self._draft_bytes(layers, full))))
+            return self._pages(int(budget // (cell + self._draft_bytes(layers))))
         cell = full + window
-        return self._pages(budget // (cell + self._draft_bytes(layers, cell)))
+        return self._pages(budget // (cell + self._draft_bytes(layers)))
 
     def _share(self, tokens: int, layers: Layers) -> tuple[int, int]:
         """Split ``max_total_num_tokens`` into the two pools."""
