@@ -283,7 +283,7 @@ class SlotReading:
     """Tokens whose keys and values the slot holds, running or kept after the request."""
     is_processing: bool = False
     prompt_tokens: Quantity | None = None
-    """Tokens of the prompt of the current request."""
+    """Tokens of the current request's prompt that were computed or reused so far."""
     decoded_tokens: Quantity | None = None
     remaining_tokens: Quantity | None = None
     """Tokens the request may still produce; None when it is not bounded."""

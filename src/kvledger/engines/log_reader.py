@@ -162,9 +162,11 @@ class LogBuilder:
         present = {field_name: value for field_name, value in values.items() if value is not None}
         self._pools[key] = _changed(self._pools[key], present)
 
-    def drop_pool(self, key: tuple[str, str, int]) -> None:
-        """Forget a pool that a later line replaces."""
-        self._pools.pop(key, None)
+    def rename_pool(self, hit: Hit, old: str, new: str) -> None:
+        """Give the pool of this rank another name, when a later line tells what it is."""
+        pool = self._pools.pop((hit.origin, old, hit.engine_index), None)
+        if pool is not None:
+            self._pools[hit.origin, new, hit.engine_index] = replace(pool, name=new)
 
     def find_pool(self, hit: Hit, name: str = "kv", *, origin: str | None = None) -> PoolFacts | None:
         """Return the pool of that name on the rank of this line."""

@@ -33,9 +33,10 @@ _COUNTERS = (
     "evicted_tokens_total",
 )  # fmt: skip
 _OTHERS = (
-    "gen_throughput", "new_token_ratio", "num_grammar_queue_reqs", "graph_memory_usage_gb",
-    "num_retracted_input_tokens_total", "startup_available_gpu_memory_gb", "pending_prealloc_token_usage", "streaming_session_held_tokens",
-    "num_retracted_output_tokens_total", "load_back_tokens_total", "num_requests_total", "num_aborted_requests_total",
+    "gen_throughput", "new_token_ratio", "num_grammar_queue_reqs", "graph_memory_usage_gb", "num_requests_total",
+    "num_retracted_input_tokens_total", "num_retracted_output_tokens_total", "startup_available_gpu_memory_gb",
+    "pending_prealloc_token_usage", "streaming_session_held_tokens", "load_back_tokens_total",
+    "num_aborted_requests_total",
 )  # fmt: skip
 _HISTOGRAMS = ("prompt_tokens_histogram", "uncached_prompt_tokens_histogram", "generation_tokens_histogram")
 _EXPECTED = ("num_running_reqs", "num_queue_reqs", "num_used_tokens", "token_usage")

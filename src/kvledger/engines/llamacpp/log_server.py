@@ -1,0 +1,112 @@
+"""The lines of llama.cpp about the server: build, model, context, slots, memory by device, and requests that end."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from kvledger.engines.facts import NoticeKind, SampleKind
+from kvledger.engines.log_reader import Hit, LogBuilder, Rule
+from kvledger.engines.quantity import Fact, Quantity, whole
+from kvledger.units import MIB
+
+__all__ = ["SERVER_RULES"]
+
+_BUILD = re.compile(r"\bbuild(?:_info)?[:= ]{1,3}\s{0,16}b?(?P<build>\d{1,8}) ?[(-](?P<commit>\w{1,40})\)?")
+_NAME = re.compile(r"general\.name\s{1,80}(?:str\s{1,40})?= (?P<name>.{1,200})")
+_CONTEXT = re.compile(
+    r"(?:llama_context|llama_new_context_with_model|llama_init_from_model): "
+    r"(?P<name>n_ctx_per_seq|n_ctx_seq|n_ctx|n_seq_max|n_batch|n_ubatch|kv_unified)\s{1,40}= (?P<value>\w{1,20})"
+)
+_SLOTS = re.compile(
+    r"initializing(?: slots)?, n_slots = (?P<slots>\d{1,6})"
+    r"(?:, n_ctx_slot = (?P<length>\d{1,12}))?(?:, kv_unified = '?(?P<unified>true|false)'?)?"
+)
+_SLOT = re.compile(r"new slot,? n_ctx(?:_slot)? = (?P<length>\d{1,12})")
+_TRAINED = re.compile(r"n_ctx_train\s{1,40}= (?P<length>\d{1,12})")
+_BREAKDOWN = re.compile(
+    r"\|\s{1,8}- (?P<device>[^|\n]{1,80}?)\s{0,40}\|[^|\n]{0,80}?(?P<self>\d{1,9}) =\s{0,12}(?P<model>\d{1,9}) \+"
+    r"\s{0,12}(?P<context>\d{1,9}) \+\s{0,12}(?P<compute>\d{1,9})"
+)
+_REFUSED = re.compile(r"allocating (?P<size>[\d.]{1,16}) MiB on device \d{1,4}: cudaMalloc failed")
+_RELEASE = re.compile(
+    r"id\s{1,4}(?P<slot>\d{1,6}) \|.{0,80}?stop processing: (?:n_tokens|n_past) = (?P<tokens>\d{1,12})"
+)
+_NUMBERS = {
+    "n_ctx_seq": "max_model_len",
+    "n_ctx_per_seq": "max_model_len",
+    "n_seq_max": "max_running",
+    "n_ubatch": "batch_tokens",
+}
+
+
+def _build(builder: LogBuilder, hit: Hit) -> None:
+    if builder.has_size:
+        builder.begin_start(hit)
+    number = hit.text("build")
+    if number and number != "0":
+        builder.set(hit, version=Fact(value=f"b{number}", line=hit.line))
+
+
+def _name(builder: LogBuilder, hit: Hit) -> None:
+    name = hit.word("name")
+    if name is not None and builder.get("model") is None:
+        builder.set(hit, model=replace(name, value=name.value.strip()))
+
+
+def _context(builder: LogBuilder, hit: Hit) -> None:
+    name, value = hit.match["name"], hit.match["value"]
+    if any(pool.name == "draft" for pool in builder.pools):
+        return
+    builder.option(hit, name, value)
+    if name == "kv_unified":
+        builder.set(hit, unified=Fact(value=value in ("true", "1"), line=hit.line))
+    elif name in _NUMBERS:
+        builder.set(hit, **{_NUMBERS[name]: whole(value, line=hit.line)})
+
+
+def _slots(builder: LogBuilder, hit: Hit) -> None:
+    unified = hit.text("unified")
+    builder.set(
+        hit,
+        max_running=hit.whole("slots"),
+        max_model_len=hit.whole("length"),
+        unified=None if unified is None else Fact(value=unified == "true", line=hit.line),
+    )
+
+
+def _breakdown(builder: LogBuilder, hit: Hit) -> None:
+    """Whole MiB, cut (not rounded)."""
+    device = hit.match["device"].partition(" (")[0].strip()
+    sizes = {f"{name}_on_{device}": _cut(hit, name) for name in ("model", "context", "compute")}
+    builder.memory(hit, **sizes)
+
+
+def _cut(hit: Hit, name: str) -> Quantity | None:
+    number = hit.integer(name)
+    if number is None:
+        return None
+    return Quantity(value=number * MIB, low=number * MIB, high=(number + 1) * MIB - 1, line=hit.line)
+
+
+def _refused(builder: LogBuilder, hit: Hit) -> None:
+    builder.notice(hit, NoticeKind.OUT_OF_MEMORY, is_error=True, needed=hit.bytes("size", MIB))
+
+
+def _release(builder: LogBuilder, hit: Hit) -> None:
+    """A request ended; its slot keeps these tokens."""
+    builder.sample(hit, kind=SampleKind.EVENT, origin=f"slot {hit.match['slot']}", tokens=hit.whole("tokens"))
+
+
+SERVER_RULES = (
+    Rule("build", _BUILD, _build),
+    Rule("general.name", _NAME, _name),
+    Rule(" = ", _CONTEXT, _context),
+    Rule("n_slots = ", _SLOTS, _slots),
+    Rule("new slot", _SLOT, lambda b, h: b.set(h, max_model_len=h.whole("length"))),
+    Rule("n_ctx_train", _TRAINED, lambda b, h: b.option(h, "n_ctx_train", h.text("length") or "")),
+    Rule("| ", _BREAKDOWN, _breakdown),
+    Rule("cudaMalloc failed", _REFUSED, _refused),
+    Rule("stop processing", _RELEASE, _release),
+)
+"""Rules for the server, its context and its requests."""
