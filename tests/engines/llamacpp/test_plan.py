@@ -36,6 +36,7 @@ FLAGS = {
     "--kv-unified-per-slot": "kv_unified_per_slot",
 }
 RECORD = json.loads(DATA.read_text())
+OLDER = json.loads((DATA.parents[1] / "llamacpp-b9093" / "startup.json").read_text())
 LARGE = KvMemory.given(64 * GIB)
 
 
@@ -89,11 +90,11 @@ def recorded_model(name):
     )
 
 
-def plan_recorded(run):
+def plan_recorded(run, version="b11434"):
     flags = options(run["args"])
     if run["model"] == "deepseek2-old":
         flags["mla_tensors"] = "off"
-    return plan(recorded_model(run["model"]), **flags)
+    return plan(recorded_model(run["model"]), version=version, **flags)
 
 
 def find_line(result, start):
@@ -104,6 +105,16 @@ def find_line(result, start):
 def test_every_line_of_a_real_server_is_predicted_to_the_digit(run):
     result = plan_recorded(run)
     assert [line.text for line in result.lines] == [text for _, text in run["lines"]]
+    assert result.request_limit == run["total_slots"]
+    assert {result.length_limit_tokens} == set(run["slot_n_ctx"])
+
+
+@pytest.mark.parametrize("run", OLDER["runs"], ids=lambda run: f"{run['model']} {' '.join(run['args'])}")
+def test_every_line_of_an_older_server_is_predicted_and_visible(run):
+    """b9093, before the memory lines needed ``-lv 4``."""
+    result = plan_recorded(run, "b9093")
+    assert [line.text for line in result.lines] == run["lines"]
+    assert {line.level for line in result.lines} <= {"INFO", "WARN"}
     assert result.request_limit == run["total_slots"]
     assert {result.length_limit_tokens} == set(run["slot_n_ctx"])
 

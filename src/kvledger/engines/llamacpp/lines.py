@@ -83,8 +83,9 @@ def _state_lines(
         f"states of {len(part.layers)} layers (the line counts all {model.block_count}), one for each slot; they do "
         "not grow with the context"
     )
-    # the tail with P was read in b11434 only; when between b9180 and b11434 it came is not known
-    accuracy = Accuracy.DERIVED if build.number >= 11434 else Accuracy.MODELLED
+    # b9093 has no tail and b11434 has it; when it came is not known
+    known = build.number >= 11434 or not build.quiet
+    accuracy = Accuracy.DERIVED if known else Accuracy.MODELLED
     return [
         _buffer_line("llama_memory_recurrent", conv + state, device, "RS", _level(build)),
         PrintedLine(text=text, meaning=meaning, accuracy=accuracy, level=_level(build)),
@@ -110,9 +111,10 @@ def _context_lines(context: Context, build: Build) -> list[PrintedLine]:
         ("n_ubatch", str(context.ubatch_tokens), "tokens computed at once; a window cache has room for them"),
         ("kv_unified", str(context.unified).lower(), "true: slots share all cells; false: each owns a strip"),
     )
+    width = 21 if build.quiet else 13
     lines += [
         PrintedLine(
-            text=f"llama_context: {name:<21s} = {value}",
+            text=f"llama_context: {name:<{width}s} = {value}",
             meaning=meaning,
             accuracy=Accuracy.DERIVED,
             level=_level(build),
@@ -122,17 +124,16 @@ def _context_lines(context: Context, build: Build) -> list[PrintedLine]:
     return lines
 
 
-def _server_line(context: Context) -> PrintedLine:
+def _server_line(context: Context, build: Build) -> PrintedLine:
     unified = str(context.unified).lower()
     lost = context.n_ctx_seq - context.n_ctx_slot
-    meaning = "the longest request is n_ctx_slot tokens, prompt and answer together"
+    meaning = f"the longest request is {context.n_ctx_slot} tokens, prompt and answer together"
     if lost > 0 and not context.unified:
         meaning += f"; {lost} cells of each strip can never be used (training context or per-slot cap)"
-    return PrintedLine(
-        text=f"initializing, n_slots = {context.slots}, n_ctx_slot = {context.n_ctx_slot}, kv_unified = '{unified}'",
-        meaning=meaning,
-        accuracy=Accuracy.DERIVED,
-    )
+    text = f"initializing, n_slots = {context.slots}, n_ctx_slot = {context.n_ctx_slot}, kv_unified = '{unified}'"
+    if not build.quiet:
+        text = f"initializing slots, n_slots = {context.slots}"
+    return PrintedLine(text=text, meaning=meaning, accuracy=Accuracy.DERIVED)
 
 
 def make_lines(
@@ -173,5 +174,5 @@ def make_lines(
             lines.append(_buffer_line(build.cache_name, keys + values, device, "KV", _level(build)))
         lines.append(_size_line(part, context, types, flags, build))
     if build.verified:
-        lines.append(_server_line(context))
+        lines.append(_server_line(context, build))
     return tuple(lines)

@@ -2,7 +2,7 @@
 
 Cells of a strip, strips and window cells follow from flags alone (:mod:`.context`), bytes of a cell from the model and
 the cache types (:mod:`.caches`). Memory decides only whether the server starts. Checked to the digit against
-llama-server b11434 with 36 sets of flags on six models (``tests/data/llamacpp-b11434``).
+llama-server b11434 with 36 sets of flags on six models, and against b9093 with eight (``tests/data/llamacpp-*``).
 """
 
 from __future__ import annotations

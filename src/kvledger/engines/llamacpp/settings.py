@@ -33,7 +33,7 @@ LATEST_BUILD = 11434
 class Build:
     """What depends on the build number.
 
-    Read in source and tried: b11434. The borders of older builds are the pull requests' (about b6900: automatic slots,
+    Tried: b9093 and b11434. The borders of older builds are the pull requests' (about b6900: automatic slots,
     PR #16736 and contexts padded to 256, PR #17046; about b9180: quiet library lines, PR #23021); a build within a
     few hundred of a border may differ.
     """
