@@ -135,6 +135,8 @@ class Policy:
                 return f"block table, {self.block_size} tokens a block; admits only what is sure to finish"
             case Kind.VMM:
                 return "contiguous virtual memory, physical pages of each layer mapped on demand"
+            case _ as never:
+                assert_never(never)
 
     @property
     def _where(self) -> str:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import hashlib
 import os
+import shutil
 import sys
+import tempfile
 from pathlib import Path
 
 import kvledger
@@ -28,7 +31,11 @@ class KernelCache:
         self.folder = _user_cache() / "kvledger" / f"kernels-{digest.hexdigest()[:16]}"
 
     def activate(self) -> None:
-        """Tell Numba to keep machine code here. Call it before any kernel is imported."""
+        """Tell Numba to keep machine code here. Call it before any kernel is imported.
+
+        Where nothing can be kept, as in a container with a read-only home, the folder is a temporary one: Numba would
+        otherwise write beside the source, where code can go stale, or give up.
+        """
         if "NUMBA_CACHE_DIR" in os.environ:
             return
         os.environ.setdefault("NUMBA_OPT", "1")  # runs these kernels as fast as level 3, and compiles them sooner
@@ -36,8 +43,12 @@ class KernelCache:
 
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
+            writable = os.access(self.folder, os.W_OK)
         except OSError:
-            return  # Numba then looks for a place of its own, or compiles anew each time
+            writable = False
+        if not writable:
+            self.folder = Path(tempfile.mkdtemp(prefix="kvledger-kernels-"))
+            atexit.register(shutil.rmtree, self.folder, ignore_errors=True)
         numba.config.CACHE_DIR = str(self.folder)
 
     def holds(self, kernel: str) -> bool:
