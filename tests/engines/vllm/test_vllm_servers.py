@@ -27,7 +27,14 @@ PRINTED = re.compile(r"\] ((?:Setting attention block|Padding mamba page|Add \d+
 def planned(server, version="0.32.0"):
     flags = dict(zip(server["flags"][::2], server["flags"][1::2], strict=True))
     length = flags.get("--max-model-len")
-    deployment = Deployment(engine="vllm", version=version, device="cpu", max_model_len=int(length) if length else None)
+    deployment = Deployment(
+        engine="vllm",
+        version=version,
+        device="cpu",
+        max_model_len=int(length) if length else None,
+        tp=int(flags.get("--tensor-parallel-size", 1)),
+        pp=int(flags.get("--pipeline-parallel-size", 1)),
+    )
     return make_plan(read_config(server["config"], name=server["name"]), deployment, KvMemory.given(2**30))
 
 
@@ -51,6 +58,8 @@ def start_up_lines(python, server, folder):
     command = [str(Path(python).with_name("vllm")), "serve", str(folder), "--host", "127.0.0.1"]
     command += ["--port", str(free_port()), "--enforce-eager", "--load-format", "dummy", "--skip-tokenizer-init"]
     environment = {**os.environ, "VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
+    if any("parallel" in flag for flag in server["flags"]):
+        environment["VLLM_CPU_OMP_THREADS_BIND"] = "0|1"
     with log.open("wb") as out:
         process = subprocess.Popen(
             command + server["flags"], stdout=out, stderr=out, env=environment, start_new_session=True
