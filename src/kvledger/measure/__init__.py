@@ -1,0 +1,1 @@
+"""Samples over time to ledgers: the laws of a running server."""

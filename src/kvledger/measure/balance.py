@@ -1,0 +1,246 @@
+"""The law of one instant: from counters and the gauge to tokens used, tails and sharing.
+
+With one block table a request (vLLM V1, every layer keeps every token), at any sample::
+
+    live     = tokens that entered - tokens of ended requests - tokens of lost requests
+    stored   = live - unsaved + prefilled - preempted       unsaved: sampled, not yet in the cache
+    used     = stored - shared                              physical: a shared block counts once
+    held     = blocks of the gauge * block size
+    internal = held - used                                  0 <= internal <= running * (block size - 1)
+
+Every term is an interval; the two ways to ``used`` (from the counters, from the gauge) are intersected. Since shared
+blocks are whole blocks, ``used`` and ``stored`` leave the same remainder when divided by the block size.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from kvledger.measure.figure import Span
+from kvledger.measure.offsets import Differences, OffsetTracker
+from kvledger.measure.pool import PoolShape
+
+__all__ = ["Balance", "Instant", "Scheduling", "Unsure", "balance_tokens", "infer_scheduling"]
+
+_NO_LIMIT = 2**61
+
+
+class Scheduling(StrEnum):
+    """Whether the scheduler is a step ahead of what was emitted."""
+
+    UNKNOWN = "unknown"
+    AHEAD = "ahead"
+    """Asynchronous: the next step is under way, and the blocks for its tokens are taken."""
+    IN_STEP = "in-step"
+    """Synchronous: the token last sampled is not in the cache yet."""
+
+
+class Unsure(StrEnum):
+    """Why a number is an interval."""
+
+    LOST = "disconnected clients left an offset in the counters; it is known exactly after the next idle moment"
+    PREFILL = "requests in prefill are not counted until their first token"
+    PREEMPTED = "preempted requests hold nothing, and the counters do not tell their tokens"
+    SHARED = "shared blocks whose first writer has ended are counted once, and no counter tells how many they are"
+    UNSAVED = "the token last sampled is in the cache or not, depending on asynchronous scheduling"
+    SKEW = "several API servers write the counters: up to one step apart"
+    SPECULATIVE = "slots for proposed tokens are held besides"
+    NO_COUNTERS = "the token counters are missing: only the gauge is known"
+    NOBODY_RUNS = "blocks are held although no request runs"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Instant:
+    """What one scrape says about the load of one engine."""
+
+    held_blocks: int
+    running: int
+    waiting: int | None
+    differences: Differences | None
+    is_speculative: bool = False
+    is_skewed: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Balance:
+    """Tokens of one pool at one instant."""
+
+    held: int
+    used: Span
+    live: Span | None
+    """Prompt and generated tokens of all requests that have emitted one, preempted ones included."""
+    shared_saving: Span
+    preempted: Span
+    """Requests that have emitted a token and wait to be computed again."""
+    prefilling: Span
+    """Requests that are admitted and have emitted nothing."""
+    causes: tuple[Unsure, ...]
+
+    @property
+    def internal(self) -> Span:
+        """Slots held beyond the tokens stored."""
+        return Span(self.held - self.used.high, self.held - self.used.low)
+
+
+@dataclass(frozen=True, slots=True)
+class _Flow:
+    """The requests that the counters and the gauge do not see alike."""
+
+    preempted: Span
+    prefilling: Span
+    prefill_tokens_high: int
+    unsaved: Span
+    shared_high: int
+
+    @property
+    def is_plain(self) -> bool:
+        return self.preempted.high == 0 and self.prefilling.high == 0
+
+
+def balance_tokens(
+    shape: PoolShape,
+    instant: Instant,
+    tracker: OffsetTracker,
+    *,
+    scheduling: Scheduling,
+    seconds: float,
+    lost_at_most: int = _NO_LIMIT,
+) -> Balance:
+    """Return the balance of one sample, and let the tracker learn from it."""
+    held, running, differences = instant.held_blocks * shape.block_tokens, instant.running, instant.differences
+    tail = running * (shape.block_tokens - 1 + (shape.block_tokens if instant.is_speculative else 0))
+    by_gauge = Span(max(0, held - tail) if running else 0, held)
+    if differences is None:
+        return _gauge_only(held, by_gauge, instant)
+    if not running and not instant.waiting:
+        tracker.observe_idle(differences, seconds=seconds)
+        flow = _Flow(Span.exact(0), Span.exact(0), 0, Span.exact(0), 0)
+    else:
+        tracker.observe_counts(differences, running=running, waiting=instant.waiting, lost_at_most=lost_at_most)
+        flow = _find_flow(shape, instant, differences, tracker, scheduling)
+        tracker.observe_tokens(_lost_bounds(differences.tokens, by_gauge, flow))
+    live = (Span.exact(differences.tokens) - tracker.lost.tokens).clip(0, _NO_LIMIT)
+    by_counters = _used_by_counters(live, flow, slack=running if instant.is_skewed else 0)
+    used = by_gauge.meet(by_counters) or by_gauge
+    if flow.is_plain and live.is_exact and flow.unsaved.is_exact and not instant.is_skewed:
+        used = _same_remainder(used, live.low - flow.unsaved.low, shape.block_tokens)
+    return Balance(
+        held=held,
+        used=used,
+        live=live,
+        shared_saving=_saving(live, used, flow),
+        preempted=flow.preempted,
+        prefilling=flow.prefilling,
+        causes=() if used.is_exact else tuple(_causes(live, flow, instant)),
+    )
+
+
+def infer_scheduling(shape: PoolShape, instant: Instant, balance: Balance) -> Scheduling:
+    """Return what one sample proves about the scheduler.
+
+    A step ahead, held - live is 0 to running x (block - 1); in step, each running request holds one slot less.
+    """
+    plain = balance.live is not None and balance.live.is_exact and balance.shared_saving.high == 0
+    if not plain or balance.preempted.high or balance.prefilling.high or not instant.running or instant.is_skewed:
+        return Scheduling.UNKNOWN
+    assert balance.live is not None
+    tail = balance.held - balance.live.low
+    if tail < 0:
+        return Scheduling.IN_STEP
+    return Scheduling.AHEAD if tail > instant.running * (shape.block_tokens - 2) else Scheduling.UNKNOWN
+
+
+def _gauge_only(held: int, by_gauge: Span, instant: Instant) -> Balance:
+    return Balance(
+        held=held,
+        used=by_gauge,
+        live=None,
+        shared_saving=Span(0, _NO_LIMIT),
+        preempted=Span(0, instant.waiting or 0),
+        prefilling=Span(0, instant.running),
+        causes=(Unsure.NO_COUNTERS,),
+    )
+
+
+def _find_flow(
+    shape: PoolShape, instant: Instant, differences: Differences, tracker: OffsetTracker, scheduling: Scheduling
+) -> _Flow:
+    running = instant.running
+    quiet = tracker.nothing_prefills(differences)
+    prefilling = Span(0, 0 if quiet else running)
+    waiting = _NO_LIMIT if instant.waiting is None else instant.waiting
+    preempted, emitting = Span(0, waiting), Span(0, running)
+    if differences.requests is not None:
+        alive = (Span.exact(differences.requests) - tracker.requests).clip(0, _NO_LIMIT)
+        preempted = (alive - Span.exact(running) + prefilling).clip(0, waiting)
+        emitting = alive.clip(0, running)
+        prefilling = (Span.exact(running) - alive + preempted).clip(0, prefilling.high)
+    if prefilling.high == 0:
+        tokens = 0
+    elif differences.pending is not None and tracker.pending_is_known:
+        tokens = max(0, differences.pending - tracker.pending.low)
+    else:
+        tokens = _NO_LIMIT
+    return _Flow(
+        preempted=preempted,
+        prefilling=prefilling,
+        prefill_tokens_high=tokens,
+        unsaved=_unsaved(emitting, scheduling),
+        shared_high=_shared_high(shape, differences, tracker.lost.hits.low),
+    )
+
+
+def _unsaved(emitting: Span, scheduling: Scheduling) -> Span:
+    if scheduling is Scheduling.AHEAD:
+        return Span.exact(0)
+    return emitting if scheduling is Scheduling.IN_STEP else Span(0, emitting.high)
+
+
+def _shared_high(shape: PoolShape, differences: Differences, lost_hits_low: int) -> int:
+    if shape.prefix_caching is False:
+        return 0
+    return _NO_LIMIT if differences.hits is None else max(0, differences.hits - lost_hits_low)
+
+
+def _lost_bounds(tokens: int, by_gauge: Span, flow: _Flow) -> Span:
+    """Return what can have been lost if what the gauge allows is all that is alive."""
+    preempted = _NO_LIMIT if flow.preempted.high else 0
+    alive_high = by_gauge.high + flow.unsaved.high + flow.shared_high + preempted
+    alive_low = max(0, by_gauge.low + flow.unsaved.low - flow.prefill_tokens_high)
+    return Span(max(0, tokens - alive_high), max(0, tokens - alive_low))
+
+
+def _used_by_counters(live: Span, flow: _Flow, *, slack: int) -> Span:
+    preempted = _NO_LIMIT if flow.preempted.high else 0
+    low = live.low - flow.unsaved.high - flow.shared_high - preempted - slack
+    return Span(max(0, low), max(0, live.high - flow.unsaved.low + flow.prefill_tokens_high + slack))
+
+
+def _saving(live: Span, used: Span, flow: _Flow) -> Span:
+    """Return stored - used: what would be stored besides if nothing were shared."""
+    highest = flow.shared_high + flow.prefill_tokens_high
+    if flow.preempted.high:
+        return Span(0, highest)
+    stored = Span(live.low - flow.unsaved.high, live.high - flow.unsaved.low + flow.prefill_tokens_high)
+    return (stored - used).clip(0, highest)
+
+
+def _same_remainder(used: Span, stored: int, block_tokens: int) -> Span:
+    low = used.low + (stored - used.low) % block_tokens
+    high = used.high - (used.high - stored) % block_tokens
+    return Span(low, high) if low <= high else used
+
+
+def _causes(live: Span, flow: _Flow, instant: Instant) -> list[Unsure]:
+    reasons = [
+        (Unsure.NOBODY_RUNS, not instant.running),
+        (Unsure.LOST, not live.is_exact),
+        (Unsure.PREFILL, flow.prefilling.high > 0),
+        (Unsure.PREEMPTED, flow.preempted.high > 0),
+        (Unsure.SHARED, flow.shared_high > 0),
+        (Unsure.UNSAVED, not flow.unsaved.is_exact),
+        (Unsure.SKEW, instant.is_skewed),
+        (Unsure.SPECULATIVE, instant.is_speculative),
+    ]
+    return [cause for cause, holds in reasons if holds]

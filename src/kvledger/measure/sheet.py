@@ -1,0 +1,129 @@
+"""The balance sheet of one instant: tokens to accounts, and what stays unattributed, by cause."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kvledger.ledger import Accuracy, Ledger, Memo
+from kvledger.measure.balance import Balance
+from kvledger.measure.figure import Figure, Span
+from kvledger.measure.pool import PoolShape, Structure
+
+__all__ = ["Sheet", "Unexplained", "draw_sheet"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unexplained:
+    """One reason for ``unattributed``, and its part of it."""
+
+    amount: int
+    cause: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sheet:
+    """One ledger of one pool with how well each account is known.
+
+    ``unit`` is ``bytes``, or ``tokens`` when nothing tells what a token costs. Accounts that are intervals stand in
+    the ledger with their least; the rest of the interval is in ``unattributed``, so the books balance whatever is true.
+    """
+
+    ledger: Ledger
+    unit: str
+    unattributed: tuple[Unexplained, ...]
+    figures: tuple[Figure, ...]
+    available: int
+    """What requests can still take: free, cached or one of the two."""
+
+    def figure(self, name: str) -> Figure:
+        """Return one figure by name."""
+        return next(figure for figure in self.figures if figure.name == name)
+
+
+def draw_sheet(shape: PoolShape, balance: Balance, *, computed_tokens: int | None) -> Sheet:
+    """Draw up the ledger of one instant.
+
+    Args:
+        shape: The pool.
+        balance: Its tokens.
+        computed_tokens: Tokens the engine has computed since it started, which bounds what its cache can hold.
+    """
+    pricing, block_tokens = shape.pricing, shape.block_tokens
+    block = pricing.block_bytes if pricing else block_tokens
+    per_token = block // block_tokens
+    unit = "bytes" if pricing else "tokens"
+    used, internal = balance.used.scale(per_token), balance.internal.scale(per_token)
+    grain = (balance.held // block_tokens) * block - balance.held * per_token
+    idle_blocks = max(0, shape.usable_blocks - balance.held // block_tokens)
+    cached_blocks = Span(0, 0)
+    if shape.prefix_caching is not False:
+        written = idle_blocks if computed_tokens is None else computed_tokens // block_tokens
+        cached_blocks = Span(0, min(idle_blocks, written))
+    free, cached = (Span.exact(idle_blocks) - cached_blocks).scale(block), cached_blocks.scale(block)
+    capacity = pricing.capacity_bytes if pricing and pricing.capacity_bytes is not None else shape.blocks * block
+    rows = [
+        (shape.null_blocks * block, "null block: taken for ever, holds nothing"),
+        (used.width, "held by running requests, as tokens or as the tail of a block: " + _why(balance)),
+        (grain, "held, but less than a whole byte a token"),
+        (cached.width, "free or cached: vLLM does not export which blocks still hold reusable tokens"),
+        (capacity - shape.blocks * block, "remainder of the memory: less than one block"),
+    ]
+    rows = [(amount, cause) for amount, cause in rows if amount > 0]
+    ledger = Ledger(
+        capacity=capacity,
+        used=used.low,
+        internal=internal.low,
+        free=free.low,
+        unattributed=sum(amount for amount, _ in rows),
+        memo=Memo(shared_saving=balance.shared_saving.low * per_token),
+    ).check()
+    return Sheet(
+        ledger=ledger,
+        unit=unit,
+        unattributed=tuple(Unexplained(amount=amount, cause=cause) for amount, cause in rows),
+        figures=tuple(_figures(shape, balance, per_token, unit, free, cached)),
+        available=idle_blocks * block,
+    )
+
+
+def _why(balance: Balance) -> str:
+    return "; ".join(cause.value for cause in balance.causes) or "not told"
+
+
+def _figures(shape: PoolShape, balance: Balance, per_token: int, unit: str, free: Span, cached: Span) -> list[Figure]:
+    sure = Accuracy.DERIVED if shape.structure is Structure.ONE_GROUP else Accuracy.MODELLED
+    priced = "" if unit == "tokens" else f" * {per_token:,} bytes"
+    why = _why(balance)
+    held = Span.exact(balance.held)
+    rows = [
+        ("held", held.scale(per_token), Accuracy.DERIVED, "usage gauge * usable blocks * block size" + priced, ""),
+        ("used", balance.used.scale(per_token), sure, "stored tokens, a shared block once" + priced, why),
+        ("internal", balance.internal.scale(per_token), sure, "held - used", why),
+        ("reserved", Span.exact(0), Accuracy.DERIVED, "0: blocks are taken as tokens come", ""),
+        ("free", free, Accuracy.DERIVED, "usable - held - cached", "free or cached is not exported"),
+        ("cached", cached, Accuracy.DERIVED, "at most the blocks ever filled", "free or cached is not exported"),
+        (
+            "shared_saving",
+            balance.shared_saving.scale(per_token) if balance.shared_saving.high < 2**60 else Span(0, 2**60),
+            sure,
+            "stored - used",
+            why,
+        ),
+    ]
+    if balance.live is not None:
+        formula = (
+            "prompt_tokens - request_prompt_tokens_sum + generation_tokens - request_generation_tokens_sum"
+            " - lost to disconnected clients"
+        )
+        rows.insert(0, ("live", balance.live.scale(per_token), Accuracy.DERIVED, formula + priced, why))
+    return [
+        Figure(
+            name=name,
+            span=span,
+            unit=unit,
+            accuracy=accuracy,
+            formula=formula,
+            cause="" if span.is_exact else cause,
+        )
+        for name, span, accuracy, formula, cause in rows
+    ]

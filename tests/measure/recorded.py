@@ -1,0 +1,58 @@
+"""Recorded scrapes of real vLLM servers, with what the only client knew at the same instants."""
+
+import gzip
+import json
+from functools import cache
+from pathlib import Path
+
+from kvledger.engines.vllm.metrics import read_vllm_metrics
+from kvledger.measure.meter import Meter
+
+DATA = Path(__file__).parents[1] / "data" / "vllm-0.32.0-scrapes"
+
+
+@cache
+def rows(name):
+    """Return the samples of one recording: scrape, phase and the client's open requests before and after."""
+    with gzip.open(DATA / f"{name}.jsonl.gz", "rt", encoding="utf-8") as stream:
+        return tuple(json.loads(line) for line in stream)
+
+
+@cache
+def scrapes(name):
+    return tuple(read_vllm_metrics(row["text"]) for row in rows(name))
+
+
+def is_busy(scrape):
+    engine = scrape.engines[0]
+    return bool(engine.running or engine.waiting)
+
+
+def measure(name, *, phases=None, only_busy=False, settled=True):
+    """Measure a whole recording; return (row, reading) of every sample that is asked for.
+
+    ``only_busy`` leaves out idle samples before measuring: a server that is never seen idle.
+    """
+    chosen = [
+        (row, scrape) for row, scrape in zip(rows(name), scrapes(name), strict=True) if is_busy(scrape) or not only_busy
+    ]
+    meter = Meter()
+    online = [meter.take(scrape, seconds=row["seconds"])[0] for row, scrape in chosen]
+    readings = meter.settle()[0] if settled else online
+    return [
+        (row, reading)
+        for (row, _), reading in zip(chosen, readings, strict=True)
+        if phases is None or row["phase"].partition("/")[0] in phases
+    ]
+
+
+def client_tokens(row):
+    """Return the fewest and the most tokens that can have been alive while the scrape was answered.
+
+    A request that is open before and after was alive with at least its earlier length; one that began or ended
+    meanwhile may have been, with at most its later length.
+    """
+    before, after = row["before"], row["after"]
+    low = sum(length for key, length in before.items() if key in after)
+    high = sum(max(before.get(key, 0), after.get(key, 0)) for key in {**before, **after})
+    return low, high
