@@ -48,8 +48,13 @@ def _command(name: str, command: click.Command) -> Iterator[str]:
     yield "|---|---|---|---|"
     for option in options_of(command):
         names = ", ".join(f"`{opt}`" for opt in (*option.opts, *option.secondary_opts))
-        yield f"| {names} | {_value(option)} | {_default(option)} | {_cell(option.help or _WELL_KNOWN[option.name])} |"
+        yield f"| {names} | {_value(option)} | {_default(option)} | {_cell(meaning_of(option))} |"
     yield ""
+
+
+def meaning_of(option: click.Option) -> str:
+    """Return what an option does; empty when neither the program nor this page says it."""
+    return option.help or _WELL_KNOWN.get(option.name or "", "")
 
 
 _WELL_KNOWN = {
