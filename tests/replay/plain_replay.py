@@ -279,6 +279,15 @@ class PlainReplay:
     def promised(self):
         return sum(up(r.p + r.m, self.block) // self.block for r in self.running)
 
+    def first_chunk(self, r, budget):
+        return min(r.tokens, budget)
+
+    def size_refused(self, r):
+        return self.asks(r)
+
+    def used_blocks(self):
+        return sum(r.blocks for r in self.running)
+
     def unheld_units(self):
         return self.units - self.promised() if self.kind == "no-evict" else self.free_units()
 
@@ -374,8 +383,8 @@ class PlainReplay:
             i += 1
         while not preempted and budget > 0 and len(self.running) < self.max_seqs and self.waiting:
             r = self.waiting[0]
-            n = min(r.tokens, budget)
-            self.asked = self.asks(r)
+            n = self.first_chunk(r, budget)
+            self.asked = self.size_refused(r)
             if not self.admit(r, n, bool(scheduled)):
                 self.refused += self.unheld_units() >= self.asked
                 break
@@ -414,7 +423,7 @@ class PlainReplay:
                 "running": len(self.running),
                 "waiting": len(self.waiting),
                 "preemptions": self.preemptions,
-                "used_blocks": sum(r.blocks for r in self.running),
+                "used_blocks": self.used_blocks(),
                 "used": used,
                 "kept": kept,
                 "held": held,

@@ -32,6 +32,18 @@ def test_thousands_of_requests_give_the_same_numbers_fast_and_plainly(policy):
     assert fast.steps > 2048
 
 
+@pytest.mark.parametrize("policy", ["grow@segments", "max", "paged"])
+def test_kilobytes_a_token_give_the_same_numbers_fast_and_plainly(policy):
+    """Segments of 2 and 20 MiB need tokens of real size: 4,096 bytes, in 100 MiB."""
+    chosen = Settings(max_model_len=900, max_num_seqs=128, max_num_batched_tokens=512, clock=CLOCK)
+    pool = Pool(bytes_per_token=4096, memory_bytes=100 * 2**20)
+    arguments = (traffic(3000, rate=80.0), parse_policy(policy))
+    fast = replay(*arguments, pool=pool, settings=chosen)
+    assert_equal(fast, replay_plainly(*arguments, pool=pool, settings=chosen))
+    assert fast.finished + sum(fast.rejected.values()) == 3000
+    assert fast.saturated_seconds > 0
+
+
 @pytest.mark.parametrize("policy", ["max", "exact@first", "paged", "no-evict", "grow@doubling", "vmm"])
 @pytest.mark.parametrize("every", [0.7, 9.0])
 def test_restarts_fall_into_the_same_step_on_the_fast_path(policy, every):
