@@ -43,6 +43,7 @@ _RANK = re.compile(r"\brank[= ](\d{1,6})")
 _BRACKET_RANK = re.compile(
     rf"\[(?:{_STAMP}(?:[.,]\d{{1,9}})?\s{{1,4}})?((?:(?:TP|DP|PP|EP|CP|ATTN_TP|MOE_EP)\d{{1,5}}[ _]?){{1,6}})\]"
 )
+_RANK_TAG = re.compile(r"\[(?:RANK|rank) ?(\d{1,6})\]")
 _NAMED = re.compile(r"(?:EngineCore|APIServer|Worker|ApiServer)\w*")
 
 
@@ -207,7 +208,10 @@ def _find_origin(text: str) -> tuple[str, str]:
     tags = _TAGS.match(text)
     if tags is None:
         rank = _BRACKET_RANK.search(text[:160])
-        return (rank[1].strip(" _"), "") if rank else ("", "")
+        if rank:
+            return rank[1].strip(" _"), ""
+        numbered = _RANK_TAG.search(text[:160])
+        return (f"rank {numbered[1]}", "") if numbered else ("", "")
     names, pid = [], ""
     for name, rest in _ONE_TAG.findall(tags[1]):
         number, rank = _PID.search(rest), _RANK.search(rest)

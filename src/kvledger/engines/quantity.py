@@ -9,7 +9,20 @@ from typing import Generic, TypeVar
 
 from kvledger.ledger import Accuracy
 
-__all__ = ["LARGEST", "Fact", "Quantity", "add", "exact", "largest", "printed", "printed_bytes", "smallest", "whole"]
+__all__ = [
+    "LARGEST",
+    "Fact",
+    "Quantity",
+    "add",
+    "exact",
+    "given",
+    "largest",
+    "printed",
+    "printed_bytes",
+    "smallest",
+    "truncated_bytes",
+    "whole",
+]
 
 LARGEST = 2**60
 """No count or size above this is believed."""
@@ -73,6 +86,19 @@ def whole(text: str, *, line: int | None = None, origin: str = "", source: str =
     if not digits.lstrip("-").isascii() or not digits.lstrip("-").isdigit() or len(digits) > _DIGITS:
         return None
     return exact(int(digits), line=line, origin=origin, source=source)
+
+
+def given(text: str, *, line: int | None = None, origin: str = "", source: str = "") -> Quantity | None:
+    """Read a setting: its digits are what was set, not a rounding."""
+    parts = _split(text, None)
+    return None if parts is None else exact(parts[0], line=line, origin=origin, source=source)
+
+
+def truncated_bytes(count: int, unit_bytes: int, *, times: int = 1, line: int | None = None) -> Quantity:
+    """Return a size of which only whole units were printed, the rest cut off; ``times`` such sizes when several."""
+    low = count * unit_bytes * times
+    accuracy = Accuracy.DERIVED if times > 1 else Accuracy.MEASURED
+    return Quantity(value=low, low=low, high=low + (unit_bytes - 1) * times, accuracy=accuracy, line=line)
 
 
 def printed(

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from kvledger.engines.facts import NoticeKind, SampleKind
 from kvledger.engines.log_reader import Hit, LogBuilder, Rule
-from kvledger.engines.quantity import Fact, Quantity, whole
+from kvledger.engines.quantity import Fact, Quantity, truncated_bytes, whole
 from kvledger.units import MIB
 
 __all__ = ["SERVER_RULES"]
@@ -86,7 +86,7 @@ def _cut(hit: Hit, name: str) -> Quantity | None:
     number = hit.integer(name)
     if number is None:
         return None
-    return Quantity(value=number * MIB, low=number * MIB, high=(number + 1) * MIB - 1, line=hit.line)
+    return truncated_bytes(number, MIB, line=hit.line)
 
 
 def _refused(builder: LogBuilder, hit: Hit) -> None:

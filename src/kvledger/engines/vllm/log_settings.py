@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from kvledger.engines.log_reader import Hit, LogBuilder, Rule
-from kvledger.engines.quantity import Fact, Quantity, printed, whole
+from kvledger.engines.quantity import Fact, given, whole
 from kvledger.units import GIB
 
 __all__ = ["SETTING_RULES", "begin_when_done"]
@@ -84,17 +84,9 @@ def _set_pair(builder: LogBuilder, hit: Hit, name: str, value: str) -> None:
         if number is not None and number.value > 0:
             builder.set(hit, **{_NUMBERS[name]: number})
     elif name == "gpu_memory_utilization":
-        ratio = printed(value, line=hit.line, origin=hit.origin)
-        builder.set(hit, memory_ratio=None if ratio is None else _exactly(ratio))
+        builder.set(hit, memory_ratio=given(value, line=hit.line, origin=hit.origin))
     elif name == "enable_prefix_caching" and value in ("True", "False"):
         builder.set(hit, prefix_caching=Fact(value=value == "True", line=hit.line, origin=hit.origin))
-
-
-def _exactly(quantity: Quantity) -> Quantity:
-    """Return a setting as given: its digits are not rounded."""
-    return Quantity(
-        value=quantity.value, low=quantity.value, high=quantity.value, line=quantity.line, origin=quantity.origin
-    )
 
 
 def _initializing(builder: LogBuilder, hit: Hit) -> None:
