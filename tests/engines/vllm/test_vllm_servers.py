@@ -40,9 +40,7 @@ def planned(server, version="0.32.0"):
 
 @pytest.mark.parametrize("server", SERVERS, ids=[server["name"] for server in SERVERS])
 def test_the_planned_lines_are_those_a_server_printed(server):
-    out = planned(server)
-    assert [line.text for line in out.lines] == server["lines"]
-    assert out.pools[0].units == server["num_gpu_blocks"]
+    assert [line.text for line in planned(server).lines] == server["lines"]
 
 
 def free_port():
