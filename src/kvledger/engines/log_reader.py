@@ -151,7 +151,7 @@ class LogBuilder:
         """Return a fact of the present start, or None."""
         return getattr(self._facts, name, None)
 
-    def pool(self, hit: Hit, name: str = "kv", *, origin: str | None = None, **values: object) -> None:
+    def pool(self, hit: Hit, name: str = "kv", origin: str | None = None, /, **values: object) -> None:
         """Set fields of the pool of that name on the rank of this line."""
         self.open_start(hit.line)
         key = (hit.origin if origin is None else origin, name, hit.engine_index)

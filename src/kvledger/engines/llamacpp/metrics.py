@@ -1,8 +1,8 @@
 """What llama.cpp's server tells over HTTP: ``/slots`` (exact tokens of each slot), ``/props`` and ``/metrics``.
 
 ``/slots`` gives ``n_prompt_tokens`` in newer builds (b11434 has it, b9093 has not): the tokens in the slot's cache,
-generated ones included, kept after the request has ended. Builds of 2024 gave ``n_past``; those between tell only what was
-decoded. ``/metrics`` has lost its KV gauges in May 2025 (``kv_cache_usage_ratio``, ``kv_cache_tokens``).
+generated ones included, kept after the request has ended. Builds of 2024 gave ``n_past``; those between tell only what
+was decoded. ``/metrics`` has lost its KV gauges in May 2025 (``kv_cache_usage_ratio``, ``kv_cache_tokens``).
 """
 
 from __future__ import annotations
