@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from typing import assert_never
 
 from kvledger.engines.plan import Claim, ClaimKind
@@ -49,48 +50,24 @@ def layer_claim(spec: LayerSpec, demand: Demand, *, name: str, layers: int) -> C
     Full and latent: ``ceil(n / (block * shards))``. Window: ``ceil(min(w - 1 + retained + T, n) / block) + 1``,
     because the window can begin inside a block. Chunk: ``ceil(min(c + T, n) / block)``. State: by mode.
     """
-    shards = demand.token_shards if spec.shared_by_dcp else 1
+    block = spec.block_tokens
+    claim = partial(Claim, name=name, pool=POOL, layers=layers)
     match spec.kind:
         case SpecKind.FULL | SpecKind.LATENT:
-            return Claim(
-                name=name,
-                pool=POOL,
-                kind=ClaimKind.FULL,
-                layers=layers,
-                unit_tokens=spec.block_tokens * shards,
-            )
+            shards = demand.token_shards if spec.shared_by_dcp else 1
+            return claim(kind=ClaimKind.FULL, unit_tokens=block * shards)
         case SpecKind.WINDOW:
             window = spec.window_tokens or 1
-            return Claim(
-                name=name,
-                pool=POOL,
-                kind=ClaimKind.WINDOW,
-                layers=layers,
-                unit_tokens=spec.block_tokens,
-                window_tokens=window,
-                reach_tokens=window - 1 + spec.retained_tokens + demand.in_flight_tokens,
-                extra_units=1,
+            reach = window - 1 + spec.retained_tokens + demand.in_flight_tokens
+            return claim(
+                kind=ClaimKind.WINDOW, unit_tokens=block, window_tokens=window, reach_tokens=reach, extra_units=1
             )
         case SpecKind.CHUNK:
             chunk = spec.chunk_tokens or 1
-            return Claim(
-                name=name,
-                pool=POOL,
-                kind=ClaimKind.CHUNK,
-                layers=layers,
-                unit_tokens=spec.block_tokens,
-                window_tokens=chunk,
-                reach_tokens=chunk + demand.in_flight_tokens,
-            )
+            reach = chunk + demand.in_flight_tokens
+            return claim(kind=ClaimKind.CHUNK, unit_tokens=block, window_tokens=chunk, reach_tokens=reach)
         case SpecKind.CROSS:
-            return Claim(
-                name=name,
-                pool=POOL,
-                kind=ClaimKind.CROSS,
-                layers=layers,
-                unit_tokens=spec.block_tokens,
-                reserve_tokens=spec.reserve_tokens or 0,
-            )
+            return claim(kind=ClaimKind.CROSS, unit_tokens=block, reserve_tokens=spec.reserve_tokens or 0)
         case SpecKind.STATE:
             return _state_claim(spec, demand, name=name, layers=layers)
         case _ as never:

@@ -36,7 +36,6 @@ class Settings:
     in_flight_tokens: int
     hybrid: bool
     state_mode: StateMode
-    has_states: bool
     draft_cache: bool
     notes: tuple[str, ...] = ()
 
@@ -55,18 +54,14 @@ def resolve_settings(model: ModelSpec, deployment: Deployment) -> Settings:
     version = parse_version(deployment.version)
     rules = find_rules(version)
     options = read_options(deployment.options)
-    v1 = options.core == "v1" or (options.core is None and rules.core_v1)
-    if options.core == "v0" and version >= (0, 11):
-        raise UsageError(f"vLLM {version} has no V0 core: it was removed in 0.11", hint="leave the option `core` out")
+    v1 = _is_v1(version, options, rules)
     _check_parallel(deployment)
     notes: list[str] = []
-    has_states = any(isinstance(layer.cache, StateCache) for layer in model.layers)
-    has_attention = any(isinstance(layer.cache, AttentionCache | LatentCache) for layer in model.layers)
     length = _max_model_len(model, deployment)
     batched, seqs = _batch_defaults(deployment, options, rules, model, notes=notes)
     caching = deployment.prefix_caching
     if caching is None:
-        caching = (rules.hybrid_prefix_caching and has_attention) if has_states else v1
+        caching = v1 and _caches_prefixes(model, rules)
     block, kernel = _blocks(model, deployment, options, rules)
     resolved = replace(
         deployment,
@@ -88,10 +83,23 @@ def resolve_settings(model: ModelSpec, deployment: Deployment) -> Settings:
         in_flight_tokens=batched * _batches(model, resolved, options, rules),
         hybrid=_hybrid(model, resolved, options, rules, notes=notes),
         state_mode=_state_mode(model, options, rules, caching=caching),
-        has_states=has_states,
         draft_cache=deployment.speculative_tokens > 0 and options.speculative_method in _OWN_CACHE,
         notes=tuple(notes),
     )
+
+
+def _is_v1(version: Version, options: Options, rules: Rules) -> bool:
+    if options.core == "v0" and version >= (0, 11):
+        raise UsageError(f"vLLM {version} has no V0 core: it was removed in 0.11", hint="leave the option `core` out")
+    return options.core == "v1" or (options.core is None and rules.core_v1)
+
+
+def _caches_prefixes(model: ModelSpec, rules: Rules) -> bool:
+    """Tell whether prefix caching is on by default: for attention, from 0.28 with states beside it, not for states."""
+    if not any(isinstance(layer.cache, StateCache) for layer in model.layers):
+        return True
+    attention = any(isinstance(layer.cache, AttentionCache | LatentCache) for layer in model.layers)
+    return attention and rules.hybrid_prefix_caching
 
 
 def _check_parallel(deployment: Deployment) -> None:
