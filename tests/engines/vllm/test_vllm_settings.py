@@ -162,6 +162,23 @@ def test_settings_that_cannot_be_are_refused_with_the_reason(values, message):
         plan("llama-3.1-8b", **values)
 
 
+@pytest.mark.parametrize(
+    ("model", "values", "word"),
+    [
+        ("gemma-3-27b", {}, "max_num_batched_tokens is taken as 8192"),
+        ("deepseek-v3", {}, "blocks of 64 tokens"),
+        ("qwen3.5-27b", {"version": "0.33"}, "FlashInfer prefill kernel"),
+        ("gemma-3-27b", {"version": "0.19", "options": {"kv_events": "on"}}, "hybrid KV cache manager is off"),
+        ("llama-3.1-8b", {}, None),
+        ("gemma-3-27b", {"max_num_batched_tokens": 2048}, None),
+        ("deepseek-v3", {"block_tokens": 128}, None),
+    ],
+)
+def test_what_was_taken_without_being_known_is_noted(model, values, word):
+    notes = resolved(model, **values).notes
+    assert any(word in note for note in notes) if word else not notes
+
+
 def test_windows_are_not_split_over_context_parallel_ranks():
     with pytest.raises(UsageError, match="does not support layers with a window"):
         plan("gpt-oss-20b", tp=8, dcp=2)

@@ -63,6 +63,8 @@ def resolve_settings(model: ModelSpec, deployment: Deployment) -> Settings:
     if caching is None:
         caching = v1 and _caches_prefixes(model, rules)
     block, kernel = _blocks(model, deployment, options, rules)
+    state_mode = _state_mode(model, options, rules, caching=caching)
+    notes.extend(_kernel_notes(model, deployment, options, version, state_mode))
     resolved = replace(
         deployment,
         version=str(version),
@@ -82,7 +84,7 @@ def resolve_settings(model: ModelSpec, deployment: Deployment) -> Settings:
         kernel_tokens=kernel,
         in_flight_tokens=batched * _batches(model, resolved, options, rules),
         hybrid=_hybrid(model, resolved, options, rules, notes=notes),
-        state_mode=_state_mode(model, options, rules, caching=caching),
+        state_mode=state_mode,
         draft_cache=deployment.speculative_tokens > 0 and options.speculative_method in _OWN_CACHE,
         notes=tuple(notes),
     )
@@ -167,6 +169,26 @@ def _blocks(model: ModelSpec, deployment: Deployment, options: Options, rules: R
         kernel, block = 16, 16
     kernel = options.kernel_block_tokens or kernel
     return deployment.block_tokens or max(block, kernel), kernel
+
+
+def _kernel_notes(
+    model: ModelSpec, deployment: Deployment, options: Options, version: Version, mode: StateMode
+) -> list[str]:
+    """Say where the kernels of the device decide, and what was taken."""
+    if deployment.device != "cuda":
+        return []
+    notes = []
+    kinds = {layer.cache.kind for layer in model.layers if isinstance(layer.cache, StateCache)}
+    latent = any(isinstance(layer.cache, LatentCache) for layer in model.layers)
+    if latent and deployment.block_tokens is None:
+        notes.append("latent caches are taken in blocks of 64 tokens; CUTLASS MLA takes 128, ROCm less: --block-size")
+    exported = options.prefill_checkpoint_blocks is None and options.state_alignment_tokens is None
+    if version >= (0, 33) and StateKind.GDN in kinds and mode is StateMode.ALIGN and exported:
+        notes.append(
+            "with the FlashInfer prefill kernel of 0.33 a request keeps one state more, and blocks are multiples of "
+            "64: --set prefill_checkpoint_blocks=1 --set state_alignment_tokens=64"
+        )
+    return notes
 
 
 def _batches(model: ModelSpec, deployment: Deployment, options: Options, rules: Rules) -> int:
