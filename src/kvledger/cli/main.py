@@ -20,6 +20,7 @@ __all__ = ["main"]
 
 _COMMANDS = {
     "demo": "the main job with nothing but the package: one case under every memory policy",
+    "measure": "the ledger of a running server, exact from its public counters",
     "replay": "what each way of managing the memory would have done with your traffic",
     "size": "what a model's KV cache costs, and what the engine will print",
     "trace": "what a request trace holds: counts, rates, lengths; converts to Parquet",

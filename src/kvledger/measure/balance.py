@@ -19,7 +19,7 @@ from enum import StrEnum
 
 from kvledger.measure.figure import Span
 from kvledger.measure.offsets import Differences, OffsetTracker
-from kvledger.measure.pool import PoolShape
+from kvledger.measure.pool import PoolShape, Structure
 
 __all__ = ["Balance", "Instant", "Scheduling", "Unsure", "balance_tokens", "infer_scheduling"]
 
@@ -48,6 +48,7 @@ class Unsure(StrEnum):
     SPECULATIVE = "slots for proposed tokens are held besides"
     NO_COUNTERS = "the token counters are missing: only the gauge is known"
     NOBODY_RUNS = "blocks are held although no request runs"
+    GROUPS = "layers are in groups with block tables of their own, which one gauge does not tell apart"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,8 +112,10 @@ def balance_tokens(
     held, running, differences = instant.held_blocks * shape.block_tokens, instant.running, instant.differences
     tail = running * (shape.block_tokens - 1 + (shape.block_tokens if instant.is_speculative else 0))
     by_gauge = Span(max(0, held - tail) if running else 0, held)
+    if shape.structure is Structure.GROUPS:
+        return _gauge_only(held, Span(0, held), instant, Unsure.GROUPS)
     if differences is None:
-        return _gauge_only(held, by_gauge, instant)
+        return _gauge_only(held, by_gauge, instant, Unsure.NO_COUNTERS)
     if not running and not instant.waiting:
         tracker.observe_idle(differences, seconds=seconds)
         flow = _Flow(Span.exact(0), Span.exact(0), 0, Span.exact(0), 0)
@@ -151,7 +154,7 @@ def infer_scheduling(shape: PoolShape, instant: Instant, balance: Balance) -> Sc
     return Scheduling.AHEAD if tail > instant.running * (shape.block_tokens - 2) else Scheduling.UNKNOWN
 
 
-def _gauge_only(held: int, by_gauge: Span, instant: Instant) -> Balance:
+def _gauge_only(held: int, by_gauge: Span, instant: Instant, cause: Unsure) -> Balance:
     return Balance(
         held=held,
         used=by_gauge,
@@ -159,7 +162,7 @@ def _gauge_only(held: int, by_gauge: Span, instant: Instant) -> Balance:
         shared_saving=Span(0, _NO_LIMIT),
         preempted=Span(0, instant.waiting or 0),
         prefilling=Span(0, instant.running),
-        causes=(Unsure.NO_COUNTERS,),
+        causes=() if by_gauge.is_exact else (cause,),
     )
 
 

@@ -23,7 +23,7 @@ _WINDOW = 10_000
 _NO_LIMIT = 2**61
 _CLOCK_SLACK_SECONDS = 2.0
 
-Completion = Callable[[PoolShape], PoolShape]
+Completion = Callable[[PoolShape, VllmEngine], PoolShape]
 """Adds what the scrape does not say: the price of a block, the longest request, the structure."""
 
 
@@ -66,18 +66,29 @@ class _EngineMeter:
     tracker: OffsetTracker = field(default_factory=OffsetTracker)
     scheduling: Scheduling = Scheduling.UNKNOWN
     last: VllmEngine | None = None
-    steps: deque[_Step] = field(default_factory=lambda: deque(maxlen=_WINDOW))
+    steps: deque[_Step | Reading] = field(default_factory=lambda: deque(maxlen=_WINDOW))
+    spans: list[tuple[VllmEngine, VllmEngine]] = field(default_factory=list)
+    is_new_epoch: bool = False
 
     def restart(self) -> None:
         self.epoch += 1
         self.tracker = OffsetTracker()
+        self.is_new_epoch = True
+
+    def note(self, engine: VllmEngine) -> None:
+        """Keep the first and the last scrape of this epoch."""
+        if self.last is None or self.is_new_epoch:
+            self.spans.append((engine, engine))
+        else:
+            self.spans[-1] = (self.spans[-1][0], engine)
+        self.last, self.is_new_epoch = engine, False
 
 
 class Meter:
     """Follows the engines of one server; :meth:`take` mutates and costs a fraction of a millisecond."""
 
     def __init__(self, *, complete: Completion | None = None, scheduling: Scheduling = Scheduling.UNKNOWN) -> None:
-        self._complete = complete or (lambda shape: shape)
+        self._complete = complete or (lambda shape, _: shape)
         self._scheduling = scheduling
         self._engines: dict[int, _EngineMeter] = {}
         self._started: float | None = None
@@ -97,9 +108,13 @@ class Meter:
             )
             if restarted or _has_reset(meter.last, engine):
                 meter.restart()
-            meter.last = engine
+            meter.note(engine)
             readings.append(self._read(meter, engine, scrape, seconds))
         return tuple(readings)
+
+    def spans(self, engine_index: int) -> list[tuple[VllmEngine, VllmEngine]]:
+        """Return the first and the last scrape of each epoch of one engine."""
+        return list(self._engines[engine_index].spans)
 
     def settle(self) -> dict[int, list[Reading]]:
         """Read the window again, each sample with what all later ones showed; by engine, in the order of time."""
@@ -107,7 +122,7 @@ class Meter:
 
     def _read(self, meter: _EngineMeter, engine: VllmEngine, scrape: VllmScrape, seconds: float) -> Reading:
         shape = read_pool_shape(engine, engines=len(scrape.engines))
-        shape = self._complete(shape) if shape is not None else None
+        shape = self._complete(shape, engine) if shape is not None else None
         bare = Reading(
             seconds=seconds,
             engine_index=engine.index,
@@ -121,6 +136,7 @@ class Meter:
         )
         problem, held = _find_problem(engine, shape)
         if problem or shape is None or held is None or engine.running is None:
+            meter.steps.append(replace(bare, problem=problem))
             return replace(bare, problem=problem)
         instant = Instant(
             held_blocks=held,
@@ -139,19 +155,16 @@ class Meter:
 
 
 def _settle(meter: _EngineMeter) -> list[Reading]:
-    steps = list(meter.steps)
-    first = _run(steps, [_NO_LIMIT] * len(steps), meter.scheduling, {})
-    if not steps:
-        return []
-    highest = [tracked[1] for tracked in first.lost]
+    steps = [step for step in meter.steps if isinstance(step, _Step)]
+    highest = [high for _, high in _run(steps, [_NO_LIMIT] * len(steps), meter.scheduling, {}).lost]
     for at in range(len(steps) - 2, -1, -1):
         if steps[at].epoch == steps[at + 1].epoch:
             highest[at] = min(highest[at], highest[at + 1])
     narrowed = _run(steps, highest, meter.scheduling, {})
-    settled = _run(steps, highest, meter.scheduling, narrowed.tables)
+    balances = iter(_run(steps, highest, meter.scheduling, narrowed.tables).balances)
     return [
-        _complete_reading(step, balance, meter.scheduling)
-        for step, balance in zip(steps, settled.balances, strict=True)
+        _complete_reading(step, next(balances), meter.scheduling) if isinstance(step, _Step) else step
+        for step in meter.steps
     ]
 
 

@@ -16,7 +16,7 @@ from enum import StrEnum
 from kvledger.engines.facts import HistogramReading
 from kvledger.errors import SourceError
 
-__all__ = ["Generation", "VllmEngine", "VllmScrape", "read_vllm_metrics"]
+__all__ = ["Generation", "VllmEngine", "VllmScrape", "read_vllm_metrics", "wanted_series"]
 
 MAX_ENGINES = 4096
 _MAX_BUCKETS = 256
@@ -129,6 +129,11 @@ class VllmScrape:
     is_multiprocess: bool = False
     """Several API servers write these series: gauges and counters may be one step apart."""
     garbled_lines: int = 0
+
+
+def wanted_series(*, buckets: bool) -> frozenset[str]:
+    """Return the names that are read, without ``vllm:``; ``buckets`` adds those of histogram buckets."""
+    return frozenset(name for name in _wanted_names() if buckets or not name.endswith("_bucket"))
 
 
 def read_vllm_metrics(text: str) -> VllmScrape:

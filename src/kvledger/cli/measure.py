@@ -1,0 +1,91 @@
+"""``kvledger measure``: the ledger of a running server."""
+
+from __future__ import annotations
+
+import json
+from contextlib import ExitStack
+from typing import Any
+
+import click
+
+from kvledger.cli.measuring import Session, parse_duration, server_options, source_options
+from kvledger.cli.output import hint, print_result, refuse_overwrite, terminal_width, wants_color
+from kvledger.errors import UsageError
+from kvledger.sources.servers import Pace
+
+__all__ = ["command"]
+
+_EPILOG = """\b
+Exit codes: 0 ran; 2 could not run; 130 interrupted."""
+
+
+@click.command(epilog=_EPILOG, context_settings={"max_content_width": 100})
+@click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
+@click.option("--for", "for_", default="0s", help="How long to measure, such as 10m (default: one sample).")
+@click.option("--every", default="1s", show_default=True, help="Time between samples.")
+@click.option("--record", help="Append every sample to this file; it can be measured and replayed again.")
+@source_options
+@server_options
+@click.option("--format", "format_", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@click.option("--json", "as_json", is_flag=True, help="Short for --format json.")
+@click.option("-o", "--output", help="Write the result to a file.")
+@click.option("--force", is_flag=True, help="Overwrite the file of --output.")
+@click.option("-q", "--quiet", is_flag=True, help="No progress and no hints.")
+@click.option("--no-color", is_flag=True)
+def command(**options: Any) -> None:
+    r"""Draw up the ledger of a running vLLM server, exact from its public counters.
+
+    SOURCE is a URL (several at once), unix:/run/vllm.sock, prometheus:http://host:9090, a saved /metrics text, a folder
+    of them, a recording, or `-`.
+
+    \b
+    Examples:
+      kvledger measure http://localhost:8000
+      kvledger measure http://a:8000 http://b:8000 --for 10m --record monday.kvr
+      kvledger measure prometheus:http://localhost:9090 --selector '{job="vllm"}' --since 6h --every 30s
+    """
+    from pathlib import Path
+
+    if options["output"] is not None:
+        refuse_overwrite(Path(options["output"]), force=options["force"])
+    session = Session(options["sources"], options, pace=read_pace(options["for_"], options["every"]))
+    _take_samples(session, options["record"], quiet=options["quiet"])
+    report = session.report()
+    if options["as_json"] or options["format_"] == "json":
+        from kvledger.report.measure_json import measure_json
+
+        text = json.dumps(measure_json(report), indent=2, allow_nan=False)
+    else:
+        from kvledger.report.measure_text import measure_text
+        from kvledger.report.tables import render
+
+        color = wants_color(no_color=options["no_color"]) and options["output"] is None
+        text = render(measure_text(report), width=terminal_width(), color=color)
+    print_result(text, output=options["output"], force=options["force"])
+
+
+def read_pace(for_: str, every: str) -> Pace:
+    """Read how long and how often to sample."""
+    seconds = parse_duration(every)
+    if not 0.01 <= seconds <= 86400:
+        raise UsageError(f"--every is {seconds:g} s, but must be 0.01 s to one day")
+    return Pace(every_seconds=seconds, for_seconds=parse_duration(for_))
+
+
+def _take_samples(session: Session, record: str | None, *, quiet: bool) -> None:
+    """Take all samples; an interrupt ends the measurement, not the report."""
+    with ExitStack() as stack:
+        recorder = None
+        if record is not None:
+            from kvledger.sources.recordings import Recorder
+
+            recorder = stack.enter_context(Recorder(record))
+        taken = 0
+        try:
+            for _ in session.readings(on_sample=recorder.write if recorder is not None else None):
+                taken += 1
+        except KeyboardInterrupt:
+            if not taken:
+                raise
+            if not quiet:
+                hint("interrupted: this is what was measured until now")

@@ -1,0 +1,263 @@
+"""From a source to readings and a report: the wiring that `measure`, `watch` and `check` share."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from kvledger.engines.vllm.metrics import VllmEngine
+from kvledger.errors import Error, ModelError, SourceError, UsageError
+from kvledger.ledger import Accuracy
+from kvledger.measure.balance import Scheduling
+from kvledger.measure.meter import Meter, Reading
+from kvledger.measure.pool import PoolShape
+from kvledger.measure.pricing import price_by_bytes, price_by_model, price_by_token
+from kvledger.measure.recording import RecordedSample
+from kvledger.measure.summary import summarise
+from kvledger.model.catalogue import find_model
+from kvledger.report.measure import MeasureReport, SourceReport
+from kvledger.sources.http import Access, fetch, parse_address, read_token
+from kvledger.sources.servers import Feed, Pace, Window, is_server, open_feed
+from kvledger.units import parse_bytes
+
+if TYPE_CHECKING:
+    from kvledger.model.spec import ModelSpec
+
+__all__ = ["Session", "parse_duration", "server_options", "source_options"]
+
+Function = Callable[..., Any]
+_UNITS = {"": 1.0, "s": 1.0, "ms": 0.001, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_LONGEST_SECONDS = 366 * 86400.0
+
+
+def parse_duration(text: str) -> float:
+    """Read a time such as ``10m``, ``1.5h``, ``500ms`` or seconds.
+
+    >>> parse_duration("10m")
+    600.0
+    """
+    number = text.strip().rstrip("smhd")
+    unit = text.strip()[len(number) :]
+    try:
+        value = float(number) * _UNITS[unit]
+    except (KeyError, ValueError):
+        raise UsageError(f"`{text[:40]}` is not a time", hint="write it as `10m`, `1h` or `30s`") from None
+    if not 0 <= value <= _LONGEST_SECONDS:
+        raise UsageError(f"`{text[:40]}` is not between 0 and 366 days")
+    return value
+
+
+def source_options(function: Function) -> Function:
+    """Add the options that say what a token costs and what the scrape does not tell."""
+    for option in reversed(
+        (
+            click.option(
+                "--model", help="The served model: a catalogue name, a config.json, a folder or a .gguf file."
+            ),
+            click.option("--kv-dtype", help="Dtype of the KV cache (default: what the server says)."),
+            click.option("--bytes-per-token", type=click.IntRange(1), help="What a token costs, by hand."),
+            click.option("--kv-memory", help="Bytes of the pool, such as 16GiB, when the model is not known."),
+            click.option("--max-model-len", type=click.IntRange(1, 2**40), help="Longest request, when not told."),
+            click.option(
+                "--scheduling",
+                type=click.Choice([item.value for item in Scheduling]),
+                default=Scheduling.UNKNOWN.value,
+                help="`ahead` for asynchronous scheduling, `in-step` for none (default: found out).",
+            ),
+        )
+    ):
+        function = option(function)
+    return function
+
+
+def server_options(function: Function) -> Function:
+    """Add the options that say how a server is asked."""
+    for option in reversed(
+        (
+            click.option("--timeout", default="5s", show_default=True, help="For one answer, connecting included."),
+            click.option("--max-size", default="32MiB", show_default=True, help="Largest answer that is read."),
+            click.option("--token-file", help="File with a bearer token (or the variable KVLEDGER_TOKEN)."),
+            click.option("--ca-file", help="Certificates to trust, for https."),
+            click.option("--insecure", is_flag=True, help="Do not check the server's certificate."),
+            click.option("--selector", default="{}", help="Of a Prometheus server: labels, such as '{job=\"vllm\"}'."),
+            click.option("--since", default="1h", show_default=True, help="Of a Prometheus server: begin, before now."),
+            click.option("--until", default="0s", help="Of a Prometheus server: end, before now."),
+        )
+    ):
+        function = option(function)
+    return function
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Facts:
+    """What the options say about the pool."""
+
+    model: ModelSpec | None
+    kv_dtype: str | None
+    bytes_per_token: int | None
+    kv_memory: int | None
+    max_model_len: int | None
+
+
+class Session:
+    """One measurement: opens the source, feeds a meter for each server, gathers the report."""
+
+    def __init__(self, specs: tuple[str, ...], options: dict[str, Any], *, pace: Pace) -> None:
+        self._specs = specs
+        self._access = _access(options)
+        self._pace = pace
+        self._facts = _facts(options)
+        self._scheduling = Scheduling(options["scheduling"])
+        self._served: dict[str, ModelSpec | None] = {}
+        self._meters: dict[int, Meter] = {}
+        self._samples: dict[int, int] = {}
+        self._missed: dict[int, int] = {}
+        self._errors: dict[int, str] = {}
+        self._notes: list[str] = []
+        self._asked_length = False
+        self.feed = self._open(options)
+
+    def readings(self, *, on_sample: Callable[[RecordedSample], None] | None = None) -> Iterator[tuple[int, Reading]]:
+        """Yield (source, reading) of every engine of every sample as it comes."""
+        for sample in self.feed.samples:
+            if on_sample is not None:
+                on_sample(sample)
+            self._samples[sample.source] = self._samples.get(sample.source, 0) + 1
+            if sample.scrape is None:
+                self._missed[sample.source] = self._missed.get(sample.source, 0) + 1
+                self._errors[sample.source] = sample.error
+                continue
+            meter = self._meters.get(sample.source)
+            if meter is None:
+                meter = Meter(complete=self._complete, scheduling=self._scheduling)
+                self._meters[sample.source] = meter
+            for reading in meter.take(sample.scrape, seconds=sample.seconds):
+                yield sample.source, reading
+
+    def report(self) -> MeasureReport:
+        """Return what was measured so far.
+
+        Raises:
+            SourceError: No sample could be read.
+        """
+        if not self._meters:
+            reason = next(iter(self._errors.values()), "the source holds no sample")
+            raise SourceError(f"nothing was measured: {reason}", hint="give a running server or a saved /metrics text")
+        sources = []
+        for number, meter in sorted(self._meters.items()):
+            engines = tuple(
+                summarise(readings, meter.spans(index)) for index, readings in meter.settle().items() if readings
+            )
+            sources.append(
+                SourceReport(
+                    name=self.feed.names[number] if number < len(self.feed.names) else f"source {number + 1}",
+                    engines=engines,
+                    samples=self._samples[number],
+                    missed=self._missed.get(number, 0),
+                    last_error=self._errors.get(number, ""),
+                )
+            )
+        return MeasureReport(sources=tuple(sources), notes=tuple(dict.fromkeys(self._notes)))
+
+    def _open(self, options: dict[str, Any]) -> Feed:
+        window = Window(
+            since_seconds=parse_duration(options["since"]),
+            until_seconds=parse_duration(options["until"]),
+            step_seconds=max(1.0, self._pace.every_seconds),
+            selector=options["selector"],
+        )
+        return open_feed(self._specs, access=self._access, pace=self._pace, window=window)
+
+    def _complete(self, shape: PoolShape, engine: VllmEngine) -> PoolShape:
+        facts = self._facts
+        if facts.max_model_len is not None:
+            shape = replace(shape, max_model_len=facts.max_model_len, max_model_len_source="--max-model-len")
+        elif shape.max_model_len is None:
+            shape = self._ask_length(shape)
+        if facts.bytes_per_token is not None:
+            return price_by_token(shape, facts.bytes_per_token)
+        if facts.kv_memory is not None:
+            return price_by_bytes(shape, facts.kv_memory, source="--kv-memory", accuracy=Accuracy.DERIVED)
+        model = facts.model or self._find_served(engine.model)
+        if model is not None:
+            try:
+                return price_by_model(shape, model, facts.kv_dtype or _served_dtype(engine))
+            except (ModelError, UsageError) as error:
+                self._notes.append(error.message)
+        if shape.pricing is None:
+            self._notes.append("what a token costs is not known: give --model, --bytes-per-token or --kv-memory")
+        return shape
+
+    def _find_served(self, name: str | None) -> ModelSpec | None:
+        if name is None:
+            return None
+        if name not in self._served:
+            self._served[name] = None
+            with suppress(UsageError):
+                self._served[name] = find_model(name)
+        return self._served[name]
+
+    def _ask_length(self, shape: PoolShape) -> PoolShape:
+        """Ask the server's list of models once for the longest request; nothing is lost when it does not answer."""
+        spec = self._specs[0]
+        if self._asked_length or len(self._specs) > 1 or not is_server(spec) or spec.startswith("prometheus:"):
+            return self._with_length(shape)
+        self._asked_length = True
+        try:
+            address = replace(parse_address(spec, default_path="/v1/models"), path="/v1/models")
+            answer = json.loads(fetch(address, self._access).content)
+            length = answer["data"][0]["max_model_len"]
+        except (Error, ValueError, LookupError, TypeError, RecursionError):
+            return shape
+        if isinstance(length, int) and 0 < length <= 2**40:
+            self._told_length = length
+        return self._with_length(shape)
+
+    _told_length: int | None = None
+
+    def _with_length(self, shape: PoolShape) -> PoolShape:
+        if self._told_length is None:
+            return shape
+        return replace(shape, max_model_len=self._told_length, max_model_len_source="the server's list of models")
+
+
+def _served_dtype(engine: VllmEngine) -> str | None:
+    told = engine.cache_config.get("cache_dtype", "auto")
+    return None if told in ("auto", "None", "") else told
+
+
+def _access(options: dict[str, Any]) -> Access:
+    timeout = parse_duration(options["timeout"])
+    if not 0.01 <= timeout <= 600:
+        raise UsageError(f"--timeout is {timeout:g} s, but must be 0.01 to 600 s")
+    return Access(
+        timeout_seconds=timeout,
+        max_bytes=parse_bytes(options["max_size"]),
+        ca_file=options["ca_file"],
+        verify_tls=not options["insecure"],
+        token=read_token(options["token_file"]),
+    )
+
+
+def _facts(options: dict[str, Any]) -> _Facts:
+    given = [name for name in ("model", "bytes_per_token", "kv_memory") if options[name] is not None]
+    if len(given) > 1:
+        names = " and ".join("--" + name.replace("_", "-") for name in given)
+        raise UsageError(f"what a token costs was given twice: {names}", hint="give one of them")
+    model = None
+    if options["model"] is not None:
+        from kvledger.sources.models import load_model
+
+        model = load_model(options["model"])
+    return _Facts(
+        model=model,
+        kv_dtype=options["kv_dtype"],
+        bytes_per_token=options["bytes_per_token"],
+        kv_memory=None if options["kv_memory"] is None else parse_bytes(options["kv_memory"]),
+        max_model_len=options["max_model_len"],
+    )

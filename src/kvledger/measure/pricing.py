@@ -1,0 +1,74 @@
+"""What a block costs: from the model, from bytes a token, or from the bytes of the pool."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from kvledger.errors import ModelError, UsageError
+from kvledger.ledger import Accuracy
+from kvledger.measure.pool import PoolShape, Pricing, Structure
+from kvledger.model.layers import AttentionCache, LatentCache
+from kvledger.model.spec import ModelSpec
+
+__all__ = ["price_by_bytes", "price_by_model", "price_by_token"]
+
+
+def price_by_token(shape: PoolShape, bytes_per_token: int) -> PoolShape:
+    """Price a pool by what a token costs, as given."""
+    return replace(
+        shape,
+        pricing=Pricing(
+            block_bytes=bytes_per_token * shape.block_tokens,
+            source=f"{bytes_per_token:,} bytes a token, as given",
+            accuracy=Accuracy.DERIVED,
+        ),
+    )
+
+
+def price_by_bytes(shape: PoolShape, kv_bytes: int, *, source: str, accuracy: Accuracy) -> PoolShape:
+    """Price a pool by its bytes: a block is the largest whole number of bytes a slot of which the blocks fit in."""
+    per_slot = kv_bytes // (shape.blocks * shape.block_tokens)
+    if per_slot < 1:
+        raise UsageError(
+            f"{kv_bytes:,} bytes are less than one byte for each of {shape.blocks * shape.block_tokens:,} slots",
+            hint="give the memory of the KV pool, such as --kv-memory 16GiB",
+        )
+    return replace(
+        shape,
+        pricing=Pricing(
+            block_bytes=per_slot * shape.block_tokens, source=source, accuracy=accuracy, capacity_bytes=kv_bytes
+        ),
+    )
+
+
+def price_by_model(shape: PoolShape, model: ModelSpec, kv_dtype: str | None) -> PoolShape:
+    """Price a pool by its model: all ranks together, each byte once.
+
+    A model of which every layer keeps every token has one block table a request; its structure need not be told.
+
+    Raises:
+        ModelError: A layer has a window or a state, so one price for all blocks is not enough.
+    """
+    for layer in model.caching_layers():
+        cache = layer.cache
+        if not (isinstance(cache, LatentCache) or (isinstance(cache, AttentionCache) and cache.cap_tokens is None)):
+            raise ModelError(
+                f"`{model.name}` has layers that do not keep every token ({layer.origin}): its blocks are of "
+                "several groups, and the metrics do not tell which group holds how many",
+                hint="the share of the pool that is held is exact all the same; `kvledger size` prices the groups",
+            )
+    per_token = model.bytes_per_token(kv_dtype)
+    if not per_token:
+        raise ModelError(f"`{model.name}` keeps no KV cache")
+    known = shape.structure is not Structure.UNKNOWN
+    stored = model.storage(kv_dtype).kv.name
+    return replace(
+        shape,
+        structure=shape.structure if known else Structure.ONE_GROUP,
+        structure_source=shape.structure_source if known else f"every layer of {model.name} keeps every token",
+        pricing=Pricing(
+            block_bytes=per_token * shape.block_tokens,
+            source=f"{model.name}: {per_token:,} bytes a token ({stored} KV), all ranks together",
+            accuracy=Accuracy.DERIVED,
+        ),
+    )

@@ -1,0 +1,289 @@
+"""Recordings: every sample of a server as small changes, so that a week fits and a crash loses one sample.
+
+A sample is flattened to numbers by name; a frame holds only what changed, as differences, in JSON. Names are said once
+and numbered. Buckets of histograms are written once a minute: sums and counts carry the rest. Frames are compressed as
+one stream that is flushed after each frame, so every whole frame can be read whatever follows it.
+
+Layout: a line of magic, then frames: length (4 bytes), CRC-32 (4 bytes), kind (1 byte), payload. Kind ``S`` starts a
+new stream (a new process appends to an old recording), ``C`` continues it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from kvledger.engines.facts import HistogramReading
+from kvledger.engines.vllm.metrics import Generation, VllmEngine, VllmScrape
+from kvledger.errors import SourceError
+
+__all__ = ["MAGIC", "FrameReader", "FrameWriter", "RecordedSample"]
+
+MAGIC = b"kvledger recording 1\n"
+_HEAD = struct.Struct("<IIc")
+_MAX_FRAME = 16 * 2**20
+_MAX_TEXT = 64 * 2**20
+_MAX_NAMES = 200_000
+_BUCKETS_EVERY_SECONDS = 60.0
+_COUNTS = (
+    "running",
+    "waiting",
+    "prompt_tokens",
+    "generation_tokens",
+    "cached_tokens",
+    "query_tokens",
+    "hit_tokens",
+    "preemptions",
+    "draft_tokens",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedSample:
+    """One sample of one source; ``error`` says why a scrape failed, then ``scrape`` is None."""
+
+    seconds: float
+    source: int
+    scrape: VllmScrape | None
+    error: str = ""
+
+
+@dataclass(slots=True)
+class _State:
+    """Names and last values of one stream."""
+
+    names: list[str] = field(default_factory=list)
+    numbers: dict[str, int] = field(default_factory=dict)
+    values: dict[int, Any] = field(default_factory=dict)
+
+
+class FrameWriter:
+    """Turns samples into frames; a new writer starts a new stream."""
+
+    def __init__(self) -> None:
+        self._packer = zlib.compressobj(9, zlib.DEFLATED, -15)
+        self._state = _State()
+        self._started = False
+        self._seconds = 0.0
+        self._buckets_at: dict[int, float] = {}
+
+    def write(self, sample: RecordedSample) -> bytes:
+        """Return the frame of one sample."""
+        due = sample.seconds - self._buckets_at.get(sample.source, -math.inf) >= _BUCKETS_EVERY_SECONDS
+        flat: Mapping[str, Any] = {}
+        if sample.scrape is not None:
+            flat = dict(_flatten(sample.scrape, prefix=f"{sample.source}/", buckets=due))
+            if due:
+                self._buckets_at[sample.source] = sample.seconds
+        frame: dict[str, Any] = {"t": round(sample.seconds - self._seconds, 3)}
+        self._seconds = round(self._seconds + frame["t"], 3)
+        if sample.source:
+            frame["s"] = sample.source
+        if sample.scrape is None:
+            frame["e"] = sample.error[:200] or "no answer"
+        named, changed = self._changes(flat, gone_prefix=f"{sample.source}/" if sample.scrape is not None else None)
+        if named:
+            frame["n"] = named
+        if changed:
+            frame["d"] = changed
+        text = json.dumps(frame, separators=(",", ":"), allow_nan=False).encode()
+        payload = self._packer.compress(text) + self._packer.flush(zlib.Z_SYNC_FLUSH)
+        kind = b"C" if self._started else b"S"
+        self._started = True
+        return _HEAD.pack(len(payload), zlib.crc32(payload), kind) + payload
+
+    def _changes(self, flat: Mapping[str, Any], *, gone_prefix: str | None) -> tuple[list[Any], list[Any]]:
+        state, named, changed = self._state, [], []
+        for name, value in flat.items():
+            number = state.numbers.get(name)
+            if number is None:
+                state.numbers[name] = len(state.names)
+                state.values[len(state.names)] = value
+                state.names.append(name)
+                named += [name, value]
+                continue
+            before = state.values.get(number)
+            if before == value and type(before) is type(value):
+                continue
+            small = type(before) is int and type(value) is int
+            changed += [number, value - before] if small else [number, [value]]
+            state.values[number] = value
+        if gone_prefix is not None:
+            for number in [n for n in state.values if state.names[n].startswith(gone_prefix)]:
+                name = state.names[number]
+                if name not in flat and "/b/" not in name:
+                    changed += [number, None]
+                    del state.values[number]
+        return named, changed
+
+
+class FrameReader:
+    """Reads frames back; tolerant of a torn end, strict about everything else."""
+
+    def __init__(self) -> None:
+        self._unpacker: Any = None
+        self._state = _State()
+        self._seconds = 0.0
+        self.good_bytes = len(MAGIC)
+        """Where the last whole frame ends."""
+
+    def read(self, content: bytes) -> Iterator[RecordedSample]:
+        """Yield the samples of a whole recording.
+
+        Raises:
+            SourceError: It is no recording, or is damaged before its end.
+        """
+        if not content.startswith(MAGIC):
+            raise SourceError("this is no recording of kvledger", hint="make one with `kvledger measure --record FILE`")
+        at = len(MAGIC)
+        while at + _HEAD.size <= len(content):
+            length, checksum, kind = _HEAD.unpack_from(content, at)
+            end = at + _HEAD.size + length
+            if end > len(content):
+                return
+            payload = content[at + _HEAD.size : end]
+            if length > _MAX_FRAME or zlib.crc32(payload) != checksum or kind not in (b"S", b"C"):
+                if end == len(content):
+                    return
+                raise SourceError(
+                    f"the recording is damaged at byte {at:,}", hint="the samples before that byte can be kept: cut it"
+                )
+            yield self._decode(payload, kind, at)
+            at = self.good_bytes = end
+
+    def _decode(self, payload: bytes, kind: bytes, at: int) -> RecordedSample:
+        if kind == b"S":
+            self._unpacker, self._state, self._seconds = zlib.decompressobj(-15), _State(), 0.0
+        try:
+            if self._unpacker is None:
+                raise ValueError("it does not begin with a stream")
+            text = self._unpacker.decompress(payload, _MAX_TEXT)
+            if self._unpacker.unconsumed_tail:
+                raise ValueError("a frame is too large")
+            frame = json.loads(text)
+            return self._apply(frame)
+        except (ValueError, TypeError, KeyError, IndexError, AttributeError, zlib.error, RecursionError) as error:
+            raise SourceError(f"the recording cannot be understood at byte {at:,}: {str(error)[:100]}") from None
+
+    def _apply(self, frame: dict[str, Any]) -> RecordedSample:
+        state = self._state
+        self._seconds = round(self._seconds + float(frame["t"]), 3)
+        named = frame.get("n", [])
+        if len(state.names) + len(named) > _MAX_NAMES:
+            raise ValueError("it has too many names")
+        for name, value in zip(named[::2], named[1::2], strict=True):
+            state.values[len(state.names)] = value
+            state.names.append(str(name))
+        changed = frame.get("d", [])
+        for number, change in zip(changed[::2], changed[1::2], strict=True):
+            if change is None:
+                state.values.pop(number, None)
+            elif isinstance(change, list):
+                state.values[number] = change[0]
+            else:
+                state.values[number] = state.values[number] + change
+        source = int(frame.get("s", 0))
+        if "e" in frame:
+            return RecordedSample(seconds=self._seconds, source=source, scrape=None, error=str(frame["e"])[:200])
+        prefix = f"{source}/"
+        flat = {
+            state.names[number][len(prefix) :]: value
+            for number, value in state.values.items()
+            if state.names[number].startswith(prefix)
+        }
+        return RecordedSample(seconds=self._seconds, source=source, scrape=_unflatten(flat))
+
+
+def _flatten(scrape: VllmScrape, *, prefix: str, buckets: bool) -> Iterator[tuple[str, Any]]:
+    if scrape.start_seconds is not None:
+        yield f"{prefix}start", scrape.start_seconds
+    if scrape.is_multiprocess:
+        yield f"{prefix}multiprocess", 1
+    for engine in scrape.engines:
+        at = f"{prefix}{engine.index}/"
+        yield f"{at}generation", engine.generation.value
+        yield f"{at}model", engine.model
+        yield f"{at}asleep", int(engine.is_asleep)
+        for name in _COUNTS:
+            value = getattr(engine, name)
+            if value is not None:
+                yield at + name, value
+        if engine.usage_ratio is not None:
+            yield f"{at}usage_ratio", engine.usage_ratio
+            yield f"{at}usage_source", engine.usage_source
+        for kind in ("finished", "waiting_by_reason", "cache_config"):
+            for label, number in getattr(engine, kind).items():
+                yield f"{at}{kind}/{label}", number
+        for name, histogram in engine.histograms.items():
+            yield f"{at}h/{name}/count", int(histogram.count)
+            yield f"{at}h/{name}/total", _compact(histogram.total)
+            if buckets:
+                for edge, count in zip(histogram.edges, histogram.counts, strict=True):
+                    yield f"{at}h/{name}/b/{edge!r}", int(count)
+
+
+def _compact(value: float) -> int | float:
+    return int(value) if value.is_integer() else round(value, 6)
+
+
+def _unflatten(flat: Mapping[str, Any]) -> VllmScrape:
+    per_engine: dict[int, dict[str, Any]] = {}
+    for name, value in flat.items():
+        index, slash, rest = name.partition("/")
+        if slash and index.isdigit():
+            per_engine.setdefault(int(index), {})[rest] = value
+    if not per_engine:
+        raise ValueError("a sample has no engine")
+    return VllmScrape(
+        engines=tuple(_engine(index, values) for index, values in sorted(per_engine.items())),
+        start_seconds=flat.get("start"),
+        is_multiprocess=bool(flat.get("multiprocess")),
+    )
+
+
+def _engine(index: int, values: Mapping[str, Any]) -> VllmEngine:
+    groups: dict[str, dict[str, Any]] = {"finished": {}, "waiting_by_reason": {}, "cache_config": {}}
+    histograms: dict[str, dict[str, float]] = {}
+    for name, value in values.items():
+        kind, slash, rest = name.partition("/")
+        if kind in groups and slash:
+            groups[kind][rest] = value
+        elif kind == "h" and slash:
+            histogram, _, part = rest.partition("/")
+            histograms.setdefault(histogram, {})[part] = float(value)
+    counts = {name: int(values[name]) for name in _COUNTS if name in values}
+    usage = values.get("usage_ratio")
+    return VllmEngine(
+        index=index,
+        model=values.get("model"),
+        generation=Generation(values.get("generation", "V1")),
+        usage_ratio=None if usage is None else float(usage),
+        usage_source=str(values.get("usage_source", "")),
+        is_asleep=bool(values.get("asleep")),
+        finished={key: int(value) for key, value in groups["finished"].items()},
+        waiting_by_reason={key: int(value) for key, value in groups["waiting_by_reason"].items()},
+        cache_config={key: str(value) for key, value in groups["cache_config"].items()},
+        histograms={name: _histogram(name, parts) for name, parts in histograms.items()},
+        missing=tuple(
+            name
+            for name in ("running", "waiting", "usage_ratio", "prompt_tokens", "generation_tokens")
+            if name not in values
+        ),
+        **counts,
+    )
+
+
+def _histogram(name: str, parts: Mapping[str, float]) -> HistogramReading:
+    buckets = sorted((float(key[2:]), value) for key, value in parts.items() if key.startswith("b/"))
+    return HistogramReading(
+        name=name,
+        edges=tuple(edge for edge, _ in buckets),
+        counts=tuple(value for _, value in buckets),
+        count=parts.get("count", 0.0),
+        total=parts.get("total", 0.0),
+    )

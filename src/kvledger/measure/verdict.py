@@ -1,0 +1,107 @@
+"""What a measurement means: memory is full, has room, or something else is the limit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+__all__ = ["Diagnosis", "Signs", "Verdict", "judge"]
+
+WELL_UNDER_RATIO = 0.45
+NEAR_FULL_RATIO = 0.70
+"""Where "well under 50 %" ends and "near 80 %" begins."""
+_THRASHING = 0.2
+
+
+class Diagnosis(StrEnum):
+    """What limits the server."""
+
+    IDLE = "idle"
+    ROOM = "room"
+    BETWEEN = "between"
+    FULL = "full"
+    THRASHING = "thrashing"
+    OTHER_LIMIT = "other-limit"
+    STALLED = "stalled"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signs:
+    """What the verdict rests on, over the window."""
+
+    peak_held_ratio: float
+    """Most blocks held at once, over usable ones."""
+    peak_used_ratio: float
+    """Most tokens stored at once (at least), over usable slots."""
+    peak_waiting: int
+    peak_running: int
+    waiting_ratio: float
+    """Share of samples at which requests waited."""
+    held_ratio_while_waiting: float | None
+    preemptions: int | None
+    finished: int | None
+    generated_tokens: int | None
+    """Tokens generated in the window; None with one sample."""
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """One sentence with its numbers, and what to look at next."""
+
+    diagnosis: Diagnosis
+    sentence: str
+    advice: str
+
+
+def judge(signs: Signs) -> Verdict:
+    """Return the verdict on a window.
+
+    The three-minute check: tokens in use over capacity. Well under 50 %, block tables leave room; near 80 %, the load
+    fills the memory. What waits while memory is free waits for something else.
+    """
+    held, used = f"{signs.peak_held_ratio:.0%}", f"{signs.peak_used_ratio:.0%}"
+    if signs.peak_running == 0 and signs.peak_waiting == 0:
+        return Verdict(
+            diagnosis=Diagnosis.IDLE,
+            sentence="no request ran or waited: there is nothing to judge",
+            advice="measure while the server works, or longer with --for 10m",
+        )
+    if signs.generated_tokens == 0 and signs.seconds >= 5 and signs.peak_running:
+        return Verdict(
+            diagnosis=Diagnosis.STALLED,
+            sentence=f"{signs.peak_running} requests run, but no token came in {signs.seconds:.0f} s",
+            advice="the scheduler stalls: a request may need more blocks than the pool has; look at the server's log",
+        )
+    if signs.preemptions and signs.preemptions > _THRASHING * max(1, signs.finished or 0):
+        return Verdict(
+            diagnosis=Diagnosis.THRASHING,
+            sentence=f"memory is full and works in circles: {signs.preemptions:,} preemptions for "
+            f"{signs.finished or 0:,} requests that ended",
+            advice="let fewer requests run (max_num_seqs), admit only what fits, or give the pool more memory",
+        )
+    waits = signs.peak_waiting > 0 and signs.held_ratio_while_waiting is not None
+    if waits and signs.held_ratio_while_waiting is not None and signs.held_ratio_while_waiting < NEAR_FULL_RATIO:
+        return Verdict(
+            diagnosis=Diagnosis.OTHER_LIMIT,
+            sentence=f"up to {signs.peak_waiting} requests wait while at most {signs.held_ratio_while_waiting:.0%} "
+            "of the memory is held: memory is not the limit",
+            advice="look at max_num_seqs, max_num_batched_tokens and the time a prefill takes",
+        )
+    if signs.peak_used_ratio >= NEAR_FULL_RATIO or signs.peak_held_ratio >= 0.9:
+        return Verdict(
+            diagnosis=Diagnosis.FULL,
+            sentence=f"near full: {used} of the pool holds tokens, {held} is held: the load fills the memory",
+            advice="look at batching and prefix caching, a smaller KV dtype, or more memory",
+        )
+    if signs.peak_used_ratio < WELL_UNDER_RATIO:
+        return Verdict(
+            diagnosis=Diagnosis.ROOM,
+            sentence=f"well under 50 %: {used} of the pool holds tokens at the peak, and nothing waits for memory",
+            advice="the pool has room: more requests can run at once, or it can be smaller",
+        )
+    return Verdict(
+        diagnosis=Diagnosis.BETWEEN,
+        sentence=f"in between: {used} of the pool holds tokens at the peak, {held} is held",
+        advice="measure at the busiest hour before changing anything",
+    )

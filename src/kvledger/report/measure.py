@@ -1,0 +1,35 @@
+"""The record that `measure`, `watch` and `check` report."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kvledger.measure.summary import EngineSummary
+
+__all__ = ["MeasureReport", "SourceReport"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceReport:
+    """One server: its engines, and the samples that failed."""
+
+    name: str
+    engines: tuple[EngineSummary, ...]
+    samples: int
+    missed: int
+    """Samples for which the server gave no answer that can be read."""
+    last_error: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasureReport:
+    """One measurement of one or several servers."""
+
+    sources: tuple[SourceReport, ...]
+    notes: tuple[str, ...] = ()
+    """What was assumed, and what would make the numbers better."""
+
+    @property
+    def engines(self) -> list[EngineSummary]:
+        """All engines of all servers."""
+        return [engine for source in self.sources for engine in source.engines]

@@ -1,0 +1,194 @@
+"""A measurement as text: the verdict, the balance sheet, what reservation would hold, and how each number is known."""
+
+from __future__ import annotations
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from kvledger.ledger import Account, Accuracy
+from kvledger.measure.counterfactual import Counterfactual
+from kvledger.measure.figure import Figure, Span
+from kvledger.measure.meter import Reading
+from kvledger.measure.sheet import Sheet
+from kvledger.measure.summary import EngineSummary, Traffic
+from kvledger.report.measure import MeasureReport, SourceReport
+from kvledger.report.tables import heading, new_table, percent
+from kvledger.units import format_bytes
+
+__all__ = ["format_amount", "format_span", "measure_text"]
+
+
+def measure_text(report: MeasureReport) -> RenderableType:
+    """Return a measurement for the terminal."""
+    parts: list[RenderableType] = []
+    for source in report.sources:
+        for engine in source.engines:
+            parts += _engine(source, engine, several=len(report.engines) > 1)
+        if source.missed:
+            parts.append(Text(f"\n{source.missed:,} of {source.samples:,} samples failed: {source.last_error}"))
+    if report.notes:
+        parts.append(heading("notes"))
+        parts += [Text(f"- {note}") for note in report.notes]
+    return Group(*parts, Text())
+
+
+def format_amount(amount: int, unit: str) -> str:
+    """Write an amount of a ledger in its unit."""
+    return format_bytes(amount) if unit == "bytes" else f"{amount:,}"
+
+
+def format_span(span: Span, unit: str) -> str:
+    """Write an interval; one number when it is none."""
+    if span.is_exact:
+        return format_amount(span.low, unit)
+    if span.high >= 2**60:
+        return f">= {format_amount(span.low, unit)}"
+    return f"{format_amount(span.low, unit)} - {format_amount(span.high, unit)}"
+
+
+def _engine(source: SourceReport, engine: EngineSummary, *, several: bool) -> list[RenderableType]:
+    shown = engine.shown
+    title = engine.model or "unknown model"
+    if several:
+        title = f"{source.name}, engine {engine.engine_index}: {title}"
+    parts: list[RenderableType] = [heading(title, _load(engine, shown))]
+    if shown.sheet is None or shown.balance is None or shown.shape is None:
+        parts.append(Text(f"no ledger: {shown.problem}"))
+        return parts
+    parts.append(Text(f"\n{engine.verdict.sentence}", style="bold"))
+    parts.append(Text(f"{engine.verdict.advice}"))
+    parts += [heading("the pool" + ("" if shown is engine.last else ", at its fullest")), _sheet(shown, shown.sheet)]
+    if shown.sheet.unattributed:
+        parts += [heading("unattributed"), _unattributed(shown.sheet)]
+    parts += [heading("tokens"), _tokens(engine, shown)]
+    if engine.counterfactual is not None:
+        parts += _counterfactual(engine.counterfactual, shown)
+    if engine.samples > 1:
+        parts += [heading("traffic in the window"), _traffic(engine.traffic)]
+    parts += [heading("how it is known"), _known(shown, shown.sheet)]
+    return parts
+
+
+def _load(engine: EngineSummary, shown: Reading) -> str:
+    load = f"{shown.running if shown.running is not None else '?'} running, {shown.waiting or 0} waiting"
+    if engine.samples > 1:
+        load += f"; {engine.samples:,} samples over {engine.traffic.seconds:,.0f} s"
+    if engine.restarts:
+        load += f"; {engine.restarts} restart{'s' if engine.restarts > 1 else ''} seen"
+    return load
+
+
+def _sheet(shown: Reading, sheet: Sheet) -> RenderableType:
+    table = new_table("account", sheet.unit, "share", "known")
+    capacity = max(1, sheet.ledger.capacity)
+    figures = {figure.name: figure for figure in sheet.figures}
+    for account, amount in sheet.ledger.accounts().items():
+        figure = figures.get(account.value)
+        span = figure.span if figure is not None else Span.exact(amount)
+        table.add_row(account.value, format_span(span, sheet.unit), _share(span, capacity), _accuracy(account, figure))
+    table.add_row("pool", format_amount(sheet.ledger.capacity, sheet.unit), "100.0 %", "measured")
+    gauge = "" if shown.usage_ratio is None else percent(shown.usage_ratio)
+    table.add_row("the engine's own gauge", "", gauge, "measured")
+    return table
+
+
+def _share(span: Span, capacity: int) -> str:
+    low, high = percent(span.low / capacity), percent(span.high / capacity)
+    return low if low == high else f"{low.removesuffix(' %')} - {high}"
+
+
+def _accuracy(account: Account, figure: Figure | None) -> str:
+    if account is Account.UNATTRIBUTED:
+        return "see below"
+    return str(Accuracy.DERIVED) if figure is None else f"{figure.accuracy}{'' if figure.is_exact else ', interval'}"
+
+
+def _unattributed(sheet: Sheet) -> RenderableType:
+    table = new_table("", sheet.unit, price=True)
+    table.columns[0].width = 1
+    table.columns[2].header = "why"
+    for part in sheet.unattributed:
+        table.add_row("", format_amount(part.amount, sheet.unit), part.cause)
+    return table
+
+
+def _tokens(engine: EngineSummary, shown: Reading) -> RenderableType:
+    balance, shape = shown.balance, shown.shape
+    assert balance is not None
+    assert shape is not None
+    table = new_table("", "tokens", price=True)
+    table.columns[2].header = ""
+    if balance.live is not None:
+        table.add_row("live", format_span(balance.live, "tokens"), "prompt and output of requests that emitted one")
+    table.add_row("held", f"{balance.held:,}", f"{balance.held // shape.block_tokens:,} blocks of {shape.block_tokens}")
+    table.add_row("used", format_span(balance.used, "tokens"), "stored, a shared block once")
+    table.add_row("internal", format_span(balance.internal, "tokens"), "tails of blocks")
+    if balance.shared_saving.high:
+        table.add_row("saved by sharing", format_span(balance.shared_saving, "tokens"), "stored once, used by several")
+    for name, span in (("preempted", balance.preempted), ("in prefill", balance.prefilling)):
+        if span.high:
+            table.add_row(name, format_span(span, "tokens"), "requests")
+    if engine.internal_per_request_tokens is not None:
+        low, high = engine.internal_per_request_tokens
+        text = f"{low:.1f}" if high - low < 0.05 else f"{low:.1f} - {high:.1f}"
+        table.add_row("internal per request", text, "mean of the window" if engine.samples > 1 else "")
+    return table
+
+
+def _counterfactual(found: Counterfactual, shown: Reading) -> list[RenderableType]:
+    assert shown.balance is not None
+    assert shown.shape is not None
+    table = new_table("reservation", "would hold", "of it used", "admits", "known")
+    rows = found.alternatives
+    for item in rows:
+        low, high = item.used_ratio
+        ratio = percent(high) if high - low < 0.0005 else f"{100 * low:.1f} - {percent(high)}"
+        table.add_row(
+            item.policy,
+            format_span(item.reserved_tokens, "tokens"),
+            ratio,
+            format_span(item.admitted, "tokens"),
+            str(item.accuracy),
+        )
+    used, held = shown.balance.used, shown.balance.held
+    table.add_row("block tables", f"{held:,}", _share(used, held), f"{found.block_tables_admit:,}", "measured")
+    lines: list[RenderableType] = [heading(f"the same {found.running} requests under reservation", "tokens"), table]
+    if found.times_more is not None:
+        lines.append(Text(f"block tables admit {found.times_more:.1f} times the requests that `max` admits"))
+    if found.reservation_usable_ratio is not None and found.product_ratio is not None:
+        low, high = found.product_ratio
+        lines.append(
+            Text(
+                f"under `max`: {percent(found.reservation_usable_ratio)} of a reservation is used (derived); rounding "
+                f"leaves about 90 % of that and holes 80 to 90 % (modelled): {percent(low)} to {percent(high)} "
+                "of the memory"
+            )
+        )
+    lines += [Text(missing) for missing in found.missing]
+    return lines
+
+
+def _traffic(traffic: Traffic) -> RenderableType:
+    table = new_table("", "")
+    rows = [
+        ("requests ended", traffic.finished, "{:,}"),
+        ("requests ended per second", traffic.finished_per_second, "{:.2f}"),
+        ("prompt tokens", traffic.prompt_tokens, "{:,}"),
+        ("generated tokens", traffic.generated_tokens, "{:,}"),
+        ("preemptions", traffic.preemptions, "{:,}"),
+        ("prefix cache hits", traffic.hit_ratio, "{:.1%}"),
+        ("seconds between tokens", traffic.mean_step_seconds, "{:.4f}"),
+    ]
+    for name, value, form in rows:
+        if value is not None:
+            table.add_row(name, form.format(value))
+    return table
+
+
+def _known(shown: Reading, sheet: Sheet) -> RenderableType:
+    assert shown.shape is not None
+    lines = [f"{figure.name} = {figure.formula}" for figure in sheet.figures if figure.name in ("live", "held", "used")]
+    lines.append(f"structure: {shown.shape.structure_source}")
+    pricing = shown.shape.pricing
+    lines.append(f"bytes: {pricing.source}" if pricing else "bytes: not known, so the sheet is in token slots")
+    return Text("\n".join(lines))
