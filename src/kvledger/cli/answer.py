@@ -78,10 +78,18 @@ def _trace(question: Question) -> Trace:
         question.trace,
         columns=question.columns,
         seed=question.seed,
-        identity=False,
+        identity=question.prefix_caching == "on",
         session_starts=question.session_starts,
     )
     return trace if question.rate is None else with_rate(trace, question.rate, seed=question.seed)
+
+
+def _content_notes(question: Question, trace: Trace) -> tuple[str, ...]:
+    if question.prefix_caching == "on" and trace.workload.content is None:
+        return (
+            "the trace does not tell what its requests share, so the prefix cache can only find a request's own blocks",
+        )
+    return ()
 
 
 class _Runner:
@@ -129,6 +137,7 @@ def _policies(question: Question, text: str) -> list[Policy]:
         block_size=question.block_size,
         watermark_ratio=question.watermark,
         full_sequence_must_fit=question.full_sequence_must_fit,
+        prefix_caching=question.prefix_caching == "on",
     )
     return parse_policies(text, base=base)
 

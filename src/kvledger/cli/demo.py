@@ -20,6 +20,7 @@ _BASE = dict.fromkeys(Question.__slots__) | {
     "block_size": 16,
     "watermark": 0.0,
     "full_sequence_must_fit": True,
+    "prefix_caching": "off",
     "page_size": "2MiB",
     "max_num_seqs": 1024,
     "max_num_batched_tokens": 8192,

@@ -27,6 +27,7 @@ class Question:
     block_size: int
     watermark: float
     full_sequence_must_fit: bool
+    prefix_caching: str
     page_size: str
     max_model_len: int | None
     max_num_seqs: int

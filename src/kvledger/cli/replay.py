@@ -89,6 +89,13 @@ def _options(*groups: Decorator) -> Decorator:
         show_default=True,
         help="Admit a request only if all its known tokens fit.",
     ),
+    click.option(
+        "--prefix-caching",
+        type=click.Choice(["on", "off"]),
+        default="off",
+        show_default=True,
+        help="Keep and share full blocks of `paged` by content, as far as the trace tells it.",
+    ),
     click.option("--page-size", default="2MiB", show_default=True, help="Page of `vmm`."),
 )
 @_options(

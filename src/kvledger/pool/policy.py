@@ -93,6 +93,8 @@ class Policy:
     granularity_tokens: int = 1
     watermark_ratio: float = 0.0
     full_sequence_must_fit: bool = True
+    prefix_caching: bool = False
+    """Full blocks of ``paged`` are kept and shared by content."""
 
     def __post_init__(self) -> None:
         """Refuse sizes that no allocator can work with."""

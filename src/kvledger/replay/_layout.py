@@ -112,8 +112,10 @@ F_LEN = 10
     A_NEVER,
     A_RUNNING,
     A_WAITING,
-) = range(8)
-A_LEN = 8
+    A_CACHED,
+    A_SAVED,
+) = range(10)
+A_LEN = 10
 
 # One slot: a request that runs, or was preempted and waits.
 (
@@ -163,7 +165,8 @@ NEVER_TICK = 2**62
 
 BUCKETS = 2048
 ROWS = 65536
-SERIES_COLUMNS = 10  # step, running, waiting, preemptions, used_blocks, used, held, kept, external, free-after-held
+SERIES_COLUMNS = 11  # step, running, waiting, preemptions, used_blocks, used, held, kept, external, never, cached
+ROW_CACHED = 10
 LATENCY_BINS = 64 * 256
 
 

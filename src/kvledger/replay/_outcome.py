@@ -11,7 +11,16 @@ from kvledger.errors import UnbalancedLedger
 from kvledger.ledger import Account, PaperView
 from kvledger.pool.policy import Policy
 from kvledger.replay import _layout as at
-from kvledger.replay.outcome import Factors, Latency, Outcome, Rejection, SeriesRows, TimelinePoint, is_held_up
+from kvledger.replay.outcome import (
+    Factors,
+    Latency,
+    Outcome,
+    PrefixHits,
+    Rejection,
+    SeriesRows,
+    TimelinePoint,
+    is_held_up,
+)
 from kvledger.replay.settings import PoolSize
 
 Sums = NDArray[np.float64]
@@ -29,10 +38,11 @@ def ratios_of(sums: Sums, size: PoolSize) -> dict[Account, float]:
     external = sums[at.A_EXTERNAL] / size.unit_tokens * size.unit_bytes
     parts = {
         Account.USED: used,
+        Account.CACHED: sums[at.A_CACHED] * size.token_bytes,
         Account.RESERVED: kept - used,
         Account.INTERNAL: held - kept,
         Account.EXTERNAL: external,
-        Account.FREE: capacity - held - external,
+        Account.FREE: capacity - held - external - sums[at.A_CACHED] * size.token_bytes,
     }
     return {account: _clean(parts.get(account, 0.0) / capacity) for account in Account}
 
@@ -48,6 +58,12 @@ def never_used_ratio(sums: Sums, size: PoolSize) -> float:
     """Return the share of the pool that is reserved and will never be used."""
     seconds = float(sums[at.A_SECONDS])
     return float(sums[at.A_NEVER] * size.token_bytes / (size.capacity_bytes * seconds)) if seconds > 0 else 0.0
+
+
+def shared_saving_ratio(sums: Sums, size: PoolSize) -> float:
+    """Return what sharing prefixes saves, as a share of the pool."""
+    seconds = float(sums[at.A_SECONDS])
+    return float(sums[at.A_SAVED] * size.token_bytes / (size.capacity_bytes * seconds)) if seconds > 0 else 0.0
 
 
 def paper_view(ratio: dict[Account, float], never_used: float) -> PaperView:
@@ -129,15 +145,17 @@ def series_of(state: at.State, size: PoolSize) -> SeriesRows:
     rows = state.log.rows[: state.core.ints[at.I_ROWS]]
     used, held, kept, external = rows[:, 5], rows[:, 6], rows[:, 7], rows[:, 8]
     held_bytes = held // size.unit_tokens * size.unit_bytes
+    cached = rows[:, at.ROW_CACHED] * size.token_bytes
     external_bytes = external // size.unit_tokens * size.unit_bytes
     accounts = np.zeros((len(rows), len(Account)), np.int64)
     order = list(Account)
     token = size.token_bytes
     accounts[:, order.index(Account.USED)] = used * token
+    accounts[:, order.index(Account.CACHED)] = cached
     accounts[:, order.index(Account.RESERVED)] = (kept - used) * token
     accounts[:, order.index(Account.INTERNAL)] = held_bytes - kept * token
     accounts[:, order.index(Account.EXTERNAL)] = external_bytes
-    accounts[:, order.index(Account.FREE)] = size.capacity_bytes - held_bytes - external_bytes
+    accounts[:, order.index(Account.FREE)] = size.capacity_bytes - held_bytes - external_bytes - cached
     if len(rows) and (int(accounts.min()) < 0 or bool((accounts.sum(axis=1) != size.capacity_bytes).any())):
         row = int(np.argmin(accounts.min(axis=1)))
         raise UnbalancedLedger(f"the books do not balance at step {rows[row, 0]}: {accounts[row].tolist()}")
@@ -166,7 +184,7 @@ def check_returned(state: at.State) -> None:
         raise UnbalancedLedger(f"memory was not returned at the end of the replay: {dict(leaks)}")
 
 
-def outcome_of(state: at.State, policy: Policy, size: PoolSize) -> Outcome:
+def outcome_of(state: at.State, policy: Policy, size: PoolSize, *, prefix: PrefixHits | None = None) -> Outcome:
     """Return the outcome of a replay that has ended."""
     check_returned(state)
     ints, floats, busy, saturated = state.core.ints, state.core.floats, state.log.busy, state.log.saturated
@@ -218,5 +236,7 @@ def outcome_of(state: at.State, policy: Policy, size: PoolSize) -> Outcome:
         first_token=latency_of(state, 1),
         end_to_end=latency_of(state, 2),
         timeline=timeline_of(state, size),
+        shared_saving_ratio=shared_saving_ratio(busy, size),
+        prefix=prefix,
         latencies=state.log.latencies,
     )

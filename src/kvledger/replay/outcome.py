@@ -62,6 +62,24 @@ class Factors:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PrefixHits:
+    """What the prefix cache gave, in tokens.
+
+    ``hit_tokens`` of the ``queried_tokens`` of first admissions were found; ``again_tokens`` were found when a
+    preempted request came back (its own blocks included).
+    """
+
+    hit_tokens: int
+    queried_tokens: int
+    again_tokens: int
+
+    @property
+    def hit_ratio(self) -> float:
+        """Share of the prompt tokens that were found (0-1)."""
+        return self.hit_tokens / self.queried_tokens if self.queried_tokens else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TimelinePoint:
     """One stretch of the timeline: time-weighted means, with the peaks kept.
 
@@ -137,6 +155,10 @@ class Outcome:
     first_token: Latency | None
     end_to_end: Latency | None
     timeline: list[TimelinePoint]
+    shared_saving_ratio: float
+    """Logical minus physical tokens under prefix sharing, of capacity, over busy time (a memo)."""
+    prefix: PrefixHits | None
+    """What the prefix cache gave; None when it is off."""
     latencies: NDArray[np.float64] = field(repr=False)
     """(3, requests), or (3, 0) when there were too many: first scheduled, first token, end (trace time; NaN: never)."""
 

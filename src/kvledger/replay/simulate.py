@@ -7,19 +7,22 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kvledger.errors import UsageError
+from kvledger.errors import CapacityError, UsageError
 from kvledger.pool.policy import Growth, Kind, Placement, Policy, Reservation
-from kvledger.replay.outcome import Outcome, SeriesRows
+from kvledger.replay.identity import find_known_content
+from kvledger.replay.outcome import Outcome, PrefixHits, SeriesRows
 from kvledger.replay.settings import Pool, PoolSize, Settings
 from kvledger.replay.workload import Workload
 
 if TYPE_CHECKING:
-    from kvledger.replay._layout import Columns, Core, Log, State
+    from kvledger.replay._layout import Columns, Core, State
+    from kvledger.replay._prefix import Shared
 
 __all__ = ["replay", "replay_plainly"]
 
 _STEPS_A_CALL = 2**18
 _EXACT_LATENCIES = 2**20
+_MOST_BLOCKS = 2**28
 
 Progress = Callable[[int], None]
 
@@ -78,13 +81,17 @@ def _run(workload: Workload, policy: Policy, pool: Pool, settings: Settings, hoo
     workload.check()
     size = pool.divide(policy)
     state = _prepare(workload, policy, size, settings, hooks)
-    run: Callable[[Core, Log, Columns, int], int] = (
-        _static.run_static if policy.kind is Kind.STATIC_BATCH else _loop.run
-    )
+    shared = _share(workload, policy, size, settings)
+    run: Callable[..., int] = _static.run_static if policy.kind is Kind.STATIC_BATCH else _loop.run
+    arrays: tuple[object, ...] = state
+    if shared is not None:
+        from kvledger.replay import _prefix
+
+        run, arrays = _prefix.run_prefix, (*state, shared)
     start: Callable[[Core, Columns], None] = _loop.start
     start(state.core, state.trace)
     while True:
-        reason = run(*state, _STEPS_A_CALL)
+        reason = run(*arrays, _STEPS_A_CALL)
         if hooks.series and (reason != at.PAUSED):
             hooks.series(series_of(state, size))
             state.core.ints[at.I_ROWS] = 0
@@ -96,7 +103,39 @@ def _run(workload: Workload, policy: Policy, pool: Pool, settings: Settings, hoo
                 hint="restart less often, or raise --max-num-batched-tokens",
             )
         if reason == at.DONE:
-            return outcome_of(state, policy, size)
+            return outcome_of(state, policy, size, prefix=_hits(shared))
+
+
+def _share(workload: Workload, policy: Policy, size: PoolSize, settings: Settings) -> Shared | None:
+    """Return the pool and the content of a policy with a prefix cache; None when it has none."""
+    if not (policy.prefix_caching and policy.kind is Kind.PAGED):
+        return None
+    from kvledger.replay._prefix import new_shared
+
+    block = size.unit_tokens
+    known = find_known_content(workload, block_size=block)
+    longest = min(settings.max_model_len, workload.longest_tokens) // block + 2
+    if size.units > _MOST_BLOCKS:
+        raise CapacityError(
+            f"a prefix cache of {size.units} blocks is more than the {_MOST_BLOCKS} that can be tracked one by one",
+            hint="give less memory or a larger --block-size",
+        )
+    how = np.array([known.how, known.grain_tokens], np.int64)
+    return new_shared(
+        (how, known.offsets, known.ids, known.covered),
+        blocks=size.units,
+        max_seqs=settings.max_num_seqs,
+        longest_blocks=longest,
+    )
+
+
+def _hits(shared: Shared | None) -> PrefixHits | None:
+    if shared is None:
+        return None
+    from kvledger.replay._prefix import H_AGAIN, H_HITS, H_QUERIES
+
+    hit, queried, again = (int(shared.counts[i]) for i in (H_HITS, H_QUERIES, H_AGAIN))
+    return PrefixHits(hit_tokens=hit, queried_tokens=queried, again_tokens=again)
 
 
 def _segment_blocks(policy: Policy, size: PoolSize, settings: Settings) -> int:

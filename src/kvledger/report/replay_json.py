@@ -87,11 +87,13 @@ def _policy(outcome: Outcome) -> dict[str, Any]:
     record["memo"] = {
         "reserved_never_used": outcome.never_used_ratio,
         "saturated_reserved_never_used": outcome.saturated_never_used_ratio,
-        "shared_saving": 0.0,
+        "shared_saving": outcome.shared_saving_ratio,
         "stale": 0.0,
     }
     record["paper_ratio"] = asdict(outcome.paper_ratio)
     record["factors"] = {**asdict(outcome.factors), "product": outcome.factors.product}
+    prefix = outcome.prefix
+    record["prefix"] = {**asdict(prefix), "hit_ratio": prefix.hit_ratio} if prefix else None
     record["latency_seconds"] = {
         name: _latency(getattr(outcome, name)) for name in ("queue", "first_token", "end_to_end")
     }

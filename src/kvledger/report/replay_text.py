@@ -17,7 +17,8 @@ from kvledger.units import format_bytes
 
 __all__ = ["replay_text"]
 
-_SHOWN = (Account.USED, Account.RESERVED, Account.INTERNAL, Account.EXTERNAL, Account.FREE)
+_ALWAYS = (Account.USED, Account.RESERVED, Account.INTERNAL, Account.EXTERNAL, Account.FREE)
+_WITH_CACHE = (Account.USED, Account.CACHED, *_ALWAYS[1:])
 _WINDOWS = 6
 
 
@@ -32,9 +33,10 @@ def _sections(report: ReplayReport) -> Iterator[RenderableType]:
     yield Text(answer(report), style="bold")
     yield heading("Where every byte goes", _when(report.outcomes))
     yield _balance(report.outcomes)
-    yield _legend()
+    yield _legend(report.outcomes)
     yield heading("What happened to the requests")
     yield _requests(report.outcomes)
+    yield from _prefix(report.outcomes)
     yield heading("The categories of the PagedAttention paper (Figure 2)", "share of the pool")
     yield _paper(report.outcomes)
     yield heading("Why: three factors", "each wastes on top of the others; their product is the share in use")
@@ -164,15 +166,20 @@ def _name(outcome: Outcome, outcomes: Sequence[Outcome]) -> str:
 
 
 def _balance(outcomes: Sequence[Outcome]) -> Table:
-    table = new_table("policy", *(str(a) for a in _SHOWN), "running", "pool")
+    shown = _shown(outcomes)
+    table = new_table("policy", *(str(a) for a in shown), "running", "pool")
     for o in outcomes:
-        ratios = (percent(o.headline_ratio[account]) for account in _SHOWN)
+        ratios = (percent(o.headline_ratio[account]) for account in shown)
         table.add_row(_name(o, outcomes), *ratios, f"{_running(o):.1f}", format_bytes(o.capacity_bytes))
     return table
 
 
-def _legend() -> Text:
-    return Text("\n".join(f"  {account:9} {account.meaning}" for account in _SHOWN), style="dim")
+def _shown(outcomes: Sequence[Outcome]) -> tuple[Account, ...]:
+    return _WITH_CACHE if any(o.prefix for o in outcomes) else _ALWAYS
+
+
+def _legend(outcomes: Sequence[Outcome]) -> Text:
+    return Text("\n".join(f"  {account:9} {account.meaning}" for account in _shown(outcomes)), style="dim")
 
 
 def _requests(outcomes: Sequence[Outcome]) -> Table:
@@ -189,6 +196,27 @@ def _requests(outcomes: Sequence[Outcome]) -> Table:
             _seconds(o.end_to_end.mean if o.end_to_end else None),
         )
     return table
+
+
+def _prefix(outcomes: Sequence[Outcome]) -> Iterator[RenderableType]:
+    known = [(o, o.prefix) for o in outcomes if o.prefix]
+    if not known:
+        return
+    yield heading(
+        "What the prefix cache gave",
+        "tokens found when first admitted, of those asked for; found again after preemption",
+    )
+    table = new_table("policy", "found", "asked for", "share", "found again", "saved by sharing")
+    for o, hits in known:
+        table.add_row(
+            o.policy,
+            f"{hits.hit_tokens:,}",
+            f"{hits.queried_tokens:,}",
+            percent(hits.hit_ratio),
+            f"{hits.again_tokens:,}",
+            percent(o.shared_saving_ratio),
+        )
+    yield table
 
 
 def _seconds(value: float | None) -> str:
