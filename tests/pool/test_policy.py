@@ -60,7 +60,7 @@ def test_an_unknown_name_is_refused_with_what_was_meant_and_the_list(text, meant
 @pytest.mark.parametrize(
     "text",
     [
-        "max@bst", "max@", "max@16", "grow@buddy", "grow@", "grow@segments", "paged@", "paged@0", "paged@-1",
+        "max@bst", "max@", "max@16", "grow@buddy", "grow@", "paged@", "paged@0", "paged@-1",
         "paged@1.5", "paged@16B", "paged@best", "paged@1048577", "paged@0000000016", "paged@１６", "paged@16@16",
         "paged@" + "9" * 10_000, "static-batch@16", "static-batch@", "vmm@16", "vmm@", "upfront@x", "@", "@16",
         "all@16", "max paged", "x" * 10_000,
