@@ -75,8 +75,9 @@ def _question(model: str, outcome: SizeOutcome) -> Text:
         f"{name} {value}" for name in ("tp", "pp", "dcp", "pcp", "dp") if (value := getattr(deployment, name)) > 1
     )
     memory = f"{format_bytes(outcome.memory.smallest_bytes)} of KV memory a rank"
-    if outcome.low is not None:
-        memory += f" ({format_bytes(outcome.memory.low_bytes)} to {format_bytes(outcome.memory.high_bytes)})"
+    low, high = format_bytes(outcome.memory.low_bytes), format_bytes(outcome.memory.high_bytes)
+    if low != high:
+        memory += f" ({low} to {high})"
     lines = [
         f"{model} on {deployment.engine} {deployment.version}" + (f", {parallel}" if parallel else ""),
         f"{memory}; KV dtype {deployment.kv_dtype}, max_model_len {deployment.max_model_len or 0:,}",

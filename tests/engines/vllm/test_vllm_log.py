@@ -49,7 +49,11 @@ def test_flags_and_figures_are_read_whatever_stands_before_them():
         ("Available KV cache memory: 13.1 GiB", 13.1),
         ("Initial free memory 70 GiB, reserved 20.0 GiB memory for KV Cache as specified by kv_cache_memory_bytes", 20),
         ("Explicitly set (1.0/23.54) GiB for KV cache on node 0.", 1),
-        ("activation peak memory takes 1.40GiB; the rest of the memory reserved for KV Cache is 12.80GiB.", 12.8),
+        (
+            "non_torch_memory takes 0.09GiB; PyTorch activation peak memory takes 1.40GiB; "
+            "the rest of the memory reserved for KV Cache is 12.80GiB.",
+            12.8,
+        ),
         ("Current kv cache memory in use is 36.88 GiB.", 36.88),
     ],
 )
@@ -105,7 +109,8 @@ def test_a_pool_smaller_than_the_line_points_to_another_rank():
     """K1-026: 8.69 GiB would give 94,848 to 94,960 tokens; 81,536 were printed, which 7.46 GiB give."""
     found = read_start_up(
         [
-            "the rest of the memory reserved for KV Cache is 8.69GiB.",
+            "non_torch_memory takes 0.25GiB; PyTorch activation peak memory takes 0.19GiB; the rest of the memory "
+            "reserved for KV Cache is 8.69GiB.",
             "The model's max seq len (131072) is larger than the maximum number of tokens that can be stored in KV "
             "cache (81536).",
         ]
