@@ -162,11 +162,13 @@ def random_cases(number, seed):
         for _ in range(rng.randint(1, 3)):
             heads, size = rng.choice(pages)
             block = 16
-            kind = rng.choice(["full", "window", "chunk", "state", "full"])
+            kind = rng.choice(["full", "window", "chunk", "state", "full", "latent"])
             if kind == "full":
                 kinds.append(full(heads, size, block=block))
             elif kind == "window":
                 kinds.append(window(rng.choice([128, 1024, 4096]), heads, size, block=block))
+            elif kind == "latent":
+                kinds.append(latent(rng.choice([576, 256]), block=block))
             elif kind == "chunk":
                 kinds.append(chunk(rng.choice([512, 8192]), heads, size, block=block))
             else:
@@ -183,6 +185,7 @@ def random_cases(number, seed):
             stages=[len(layers)] if stages == 1 else [cut, len(layers) - cut],
             kv_bytes=[rng.randint(1, 4 * GIB) for _ in range(stages)],
             mode=rng.choice(["none", "align"]),
+            retained=rng.choice([0, 0, 2]),
             override=rng.choice([None, None, None, 500]),
             hybrid=rng.random() > 0.15,
             auto_fit=rng.random() < 0.2,
