@@ -117,7 +117,7 @@ def first_use() -> float:
             "main(['replay', 'synthetic:chat,requests=10', '--bytes-per-token', '1', '--num-blocks', '9000',"
             " '--policy', 'paged', '-q', '--json'])"
         )
-        return _seconds_of(["-c", script], {"NUMBA_CACHE_DIR": folder})
+        return _seconds_of(["-c", script], {"XDG_CACHE_HOME": folder})
 
 
 def help_text() -> float:
