@@ -56,19 +56,67 @@ def test_a_load_is_shown_beside_the_full_pool():
     out = run(
         "gemma-3-27b", "--kv-memory", "40GiB", "--max-model-len", "32768", "--length", "800", "--concurrency", "64"
     )
-    assert "64 requests of 800 tokens run at once." in out.stdout
+    assert "64 requests of 800 tokens can run at once." in out.stdout
     assert "Where every byte goes at the load you asked for" in out.stdout
 
 
 def test_a_load_that_does_not_fit_is_answered_with_the_one_that_does():
     out = run("llama-3.1-8b", "--kv-memory", "17GiB", "--length", "8000", "--concurrency", "64")
-    assert "64 requests of 8,000 tokens do not run at once: 17 do." in out.stdout
+    assert "64 requests of 8,000 tokens cannot run at once, 17 can." in out.stdout
 
 
 def test_a_length_that_does_not_start_is_answered_with_the_one_that_does():
     out = run("llama-3.1-8b", "--kv-memory", "10GiB", "--engine-version", "0.32")
     assert "It does not start: one request of max_model_len 131,072 needs 16.00 GiB" in out.stdout
     assert "It starts with --max-model-len 81,904." in " ".join(out.stdout.split())
+
+
+def test_nothing_starts_without_memory():
+    out = run("llama-3.1-8b", "--kv-memory", "1KiB", "--max-model-len", "10")
+    assert "one request of max_model_len 10 needs 2.00 MiB, 0 B are there. It starts with no length at all." in (
+        " ".join(out.stdout.split())
+    )
+
+
+@pytest.mark.parametrize(
+    ("fit", "words"),
+    [
+        ("max-model-len", "The engine starts with --max-model-len 81,904 and no longer."),
+        ("concurrency", "102 requests of 800 tokens run at once."),
+        ("memory", "1 request of 800 tokens: 102.00 MiB"),
+    ],
+)
+def test_what_is_solved_for_is_said_first(fit, words):
+    arguments = ["llama-3.1-8b", "--fit", fit, "--engine-version", "0.32"]
+    if fit != "max-model-len":
+        arguments += ["--length", "800", "--max-model-len", "800"]
+    if fit != "memory":
+        arguments += ["--kv-memory", "10GiB"]
+    assert words in " ".join(run(*arguments).stdout.split())
+
+
+def test_several_ranks_get_a_column_each_and_one_for_the_deployment():
+    out = run("llama-3.1-8b", "--kv-memory", "3GiB,2GiB", "--pp", "2", "--max-model-len", "8192").stdout
+    assert "stage 0" in out
+    assert "deployment, 2" in out
+    assert "outside the pool" in out
+
+
+def test_a_log_that_does_not_follow_is_explained(tmp_path):
+    log = tmp_path / "server.log"
+    log.write_text(
+        "INFO Initializing a V1 LLM engine (v0.32.0) with config: max_seq_len=8192, tensor_parallel_size=1\n"
+        "INFO Available KV cache memory: 20.0 GiB\n"
+        "INFO GPU KV cache size: 120,000 tokens, Maximum concurrency for 8,192 tokens per request: 14.65x\n",
+        encoding="utf-8",
+    )
+    out = " ".join(run("llama-3.1-8b", "--log", str(log)).stdout.split())
+    assert "They do not follow: the printed bytes would give 163,792 to 163,872 tokens, but 120,000 were printed" in out
+
+
+def test_weights_are_estimated_from_the_parameters():
+    out = run("llama-3.1-8b", "--gpu", "H100-80GB", "--max-model-len", "8192")
+    assert "the weights were estimated from the parameters" in out.stderr
 
 
 def test_without_memory_the_least_is_computed_and_said():
@@ -118,6 +166,8 @@ def test_an_engine_that_cannot_is_listed_with_the_reason():
         (("llama-3.1-8b", "--kv-memory", "1GiB", "--engine", "all", "--set", "core=v1"), "belong to one engine"),
         (("llama-3.1-8b", "--kv-memory", "1GiB", "--max-model-len", "many"), "is no number of tokens"),
         (("llama-3.1-8b", "--kv-memory", "16G"), "is ambiguous"),
+        (("gpt2", "--kv-memory", "1GiB", "--length", "2000"), "longer than max_model_len 1,024"),
+        (("llama-3.1-8b", "--kv-memory", "1GiB", "--max-model-len", "auto", "--engine", "tgi"), "only vLLM takes"),
         (("llama-3.1-8b", "--kv-memory", "1GiB", "--engine", "vllmm"), "did you mean `vllm`"),
     ],
 )

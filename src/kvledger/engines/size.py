@@ -121,6 +121,7 @@ def answer_size(planner: Planner, question: SizeQuestion) -> SizeOutcome:
             hint="give `--kv-memory`, `--gpu` with `--weights`, `--log`, or `--fit memory`",
         )
     plan = planner.make_plan(question.model, question.deployment, memory)
+    _check_length(question, plan)
     largest = _largest_start(planner, question, memory, plan)
     if question.fit is Fit.MAX_MODEL_LEN:
         fitted = FitResult(
@@ -146,6 +147,15 @@ def answer_size(planner: Planner, question: SizeQuestion) -> SizeOutcome:
         largest_max_model_len=largest,
         fitted=fitted,
     )
+
+
+def _check_length(question: SizeQuestion, plan: Plan) -> None:
+    length, longest = question.length_tokens, plan.deployment.max_model_len
+    if length is not None and longest is not None and length > longest:
+        raise UsageError(
+            f"requests of {length:,} tokens are longer than max_model_len {longest:,}: the engine refuses them",
+            hint="give a shorter `--length` or a larger `--max-model-len`",
+        )
 
 
 def _plan_at(planner: Planner, question: SizeQuestion, memory: KvMemory, kv_bytes: int) -> Plan | None:

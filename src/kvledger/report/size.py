@@ -92,10 +92,12 @@ def answer(outcome: SizeOutcome) -> str:
     if outcome.fitted is not None:
         return _fitted_words(outcome)
     if plan.failure is not None:
+        longest = outcome.largest_max_model_len
+        instead = f"It starts with --max-model-len {longest:,}." if longest else "It starts with no length at all."
         return (
             f"It does not start: one request of max_model_len {plan.deployment.max_model_len:,} needs "
-            f"{format_bytes(plan.failure.needed_bytes)}, {format_bytes(plan.failure.available_bytes)} are there. It "
-            f"starts with --max-model-len {outcome.largest_max_model_len or 0:,}."
+            f"{format_bytes(plan.failure.needed_bytes)}, {format_bytes(max(0, plan.failure.available_bytes))} are "
+            f"there. {instead}"
         )
     fits = [cost for cost in outcome.costs if cost.requests]
     if not fits:
@@ -121,8 +123,8 @@ def _asked_words(outcome: SizeOutcome) -> str:
     most = next(cost.requests for cost in outcome.costs if cost.length_tokens == length)
     limit = min(most, outcome.per_request_limit or most)
     if count <= limit:
-        return f" {_requests(count, length)} run at once."
-    return f" {_requests(count, length)} do not run at once: {limit:,} do."
+        return f" {_requests(count, length)} can run at once."
+    return f" {_requests(count, length)} cannot run at once, {limit:,} can."
 
 
 def _typical(outcome: SizeOutcome) -> tuple[RequestCost, RequestCost]:

@@ -232,7 +232,7 @@ class _Builder:
             case CompressedCache():
                 raise ModelError(
                     "the packed pages of compressed attention (DeepSeek-V4) are not planned here",
-                    hint="`kvledger size` without `--engine` gives the bytes of a sequence",
+                    hint="state the layers by hand with `--layers`, each with the bytes it keeps",
                 )
             case NoCache() | SharedCache():
                 return []
