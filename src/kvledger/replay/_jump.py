@@ -13,8 +13,9 @@ import numba
 from kvledger.pool.compiled import compiled, inlined
 from kvledger.replay._layout import *
 from kvledger.replay._memory import free_units, held_tokens, update_external
+from kvledger.replay._queue import head_slot, join_arrivals
 from kvledger.replay._record import add_sums, begin_bucket, end_stretch, turn_bucket
-from kvledger.replay._step import ask, emit, head_slot, join_arrivals
+from kvledger.replay._step import ask, emit
 
 
 @inlined

@@ -6,7 +6,8 @@ from kvledger.pool import buddy, extents
 from kvledger.pool.compiled import compiled
 from kvledger.replay._jump import can_jump, jump
 from kvledger.replay._layout import *
-from kvledger.replay._step import join_arrivals, preempt_last, step
+from kvledger.replay._queue import join_arrivals
+from kvledger.replay._step import preempt_last, step
 
 
 @compiled

@@ -16,18 +16,9 @@ from kvledger.pool import prefix
 from kvledger.pool.compiled import compiled, inlined
 from kvledger.replay._layout import *
 from kvledger.replay._memory import blocks_of
-from kvledger.replay._record import (
-    ENDED,
-    FIRST_TOKEN,
-    QUEUED,
-    account_step,
-    begin_bucket,
-    end_stretch,
-    note_latency,
-    turn_bucket,
-    write_row,
-)
-from kvledger.replay._step import compute, head_slot, join_arrivals, settle, unsettle
+from kvledger.replay._queue import head_slot, join_arrivals, leave, put_in_front, seat
+from kvledger.replay._record import FIRST_TOKEN, begin_bucket, close_step, note_latency, step_seconds
+from kvledger.replay._step import compute, settle, unsettle
 
 # How the content of a block is known: its chain id and place, its place in a common stream, or not at all.
 BY_CHAIN, BY_STREAM, UNKNOWN = range(3)
@@ -129,10 +120,7 @@ def preempt(st, sh):
         unsettle(st, slot)
     ints[I_RECOMPUTED] += st.slots[slot, S_COMPUTED]
     give_up(st, sh, slot)
-    st.slots[slot, S_NOW] = 0
-    st.lists[STACK, ints[I_STACKED]] = slot
-    ints[I_STACKED] += 1
-    ints[I_WAITING] += 1
+    put_in_front(st, slot)
     ints[I_PREEMPTIONS] += 1
     ints[I_PREEMPTED_NOW] = 1
     return slot
@@ -221,36 +209,18 @@ def admit_waiting(st, log, trace, sh, budget):
         return
     while budget > 0 and ints[I_RUNNING] < ints[I_MAX_SEQS] and ints[I_WAITING] > 0:
         slot = head_slot(st, trace)
-        row = st.slots[slot]
         n = admit_one(st, sh, slot, budget)
         if n == 0:
             return
-        if ints[I_STACKED] > 0:
-            ints[I_STACKED] -= 1
-        else:
-            note_latency(log, trace, QUEUED, row[S_REQUEST], st.floats[F_NOW])
-            ints[I_HEAD] += 1
-            ints[I_HEAD_SLOT] = -1
-        st.lists[ORDER, ints[I_RUNNING]] = slot
-        ints[I_RUNNING] += 1
-        ints[I_WAITING] -= 1
-        ints[I_SCHEDULED] += 1
-        row[S_NOW] = n
+        seat(st, log, trace, slot, n)
         budget -= n
 
 
 @inlined
 def finish(st, log, trace, sh, slot):
     """End a request: release its blocks, note its latency, and give its slot back."""
-    ints = st.ints
-    row = st.slots[slot]
     give_up(st, sh, slot)
-    ints[I_FINISHED] += 1
-    ints[I_PROMPT] += row[S_PROMPT]
-    ints[I_OUTPUT] += row[S_OUTPUT]
-    note_latency(log, trace, ENDED, row[S_REQUEST], st.floats[F_NOW])
-    st.lists[SPARE, ints[I_SPARE]] = slot
-    ints[I_SPARE] += 1
+    leave(st, log, trace, slot)
 
 
 @inlined
@@ -325,16 +295,9 @@ def prefix_step(st, log, trace, sh):
         begin_bucket(st, log)
     if log.rows.shape[0] > 0:
         log.rows[ints[I_ROWS], ROW_CACHED] = sh.pool.counts[prefix.CACHED] * ints[I_BLOCK]
-        write_row(st, log)
-    seconds = (
-        floats[F_BASE] + floats[F_PER_PREFILL] * prefill + floats[F_PER_DECODE] * decodes + floats[F_PER_KV] * read
-    )
-    ints[I_SEEN_WAITING] = ints[I_WAITING]
-    account_step(st, log, seconds)
+    seconds = step_seconds(floats, prefill, decodes, read)
     account_sharing(st, log, sh, seconds)
-    end_stretch(st, log, 1)
-    turn_bucket(st)
-    floats[F_NOW] += seconds
+    close_step(st, log, seconds)
     emit_tokens(st, log, trace, sh)
     ints[I_FREE] = sh.pool.counts[prefix.FREE]
 

@@ -125,3 +125,24 @@ def write_row(st, log):
     row[9] = ints[I_NEVER]
     log.row_times[ints[I_ROWS]] = st.floats[F_NOW]
     ints[I_ROWS] += 1
+
+
+@inlined
+def step_seconds(floats, prefill, decodes, read):
+    """Return how long a step takes (`Clock`)."""
+    return floats[F_BASE] + floats[F_PER_PREFILL] * prefill + floats[F_PER_DECODE] * decodes + floats[F_PER_KV] * read
+
+
+@inlined
+def close_step(st, log, seconds):
+    """Take the ledger of the step that was decided, write its row, and let its time pass."""
+    ints = st.ints
+    if ints[I_IN_BUCKET] == 0:
+        begin_bucket(st, log)
+    if log.rows.shape[0] > 0:
+        write_row(st, log)
+    ints[I_SEEN_WAITING] = ints[I_WAITING]
+    account_step(st, log, seconds)
+    end_stretch(st, log, 1)
+    turn_bucket(st)
+    st.floats[F_NOW] += seconds

@@ -13,18 +13,8 @@ from __future__ import annotations
 
 from kvledger.pool.compiled import compiled, inlined
 from kvledger.replay._layout import *
-from kvledger.replay._record import (
-    ENDED,
-    FIRST_TOKEN,
-    QUEUED,
-    account_step,
-    begin_bucket,
-    end_stretch,
-    note_latency,
-    turn_bucket,
-    write_row,
-)
-from kvledger.replay._step import head_slot, join_arrivals
+from kvledger.replay._queue import head_slot, join_arrivals, leave, seat
+from kvledger.replay._record import FIRST_TOKEN, close_step, note_latency, step_seconds
 
 
 @inlined
@@ -39,12 +29,7 @@ def form_batch(st, log, trace):
         if (ints[I_RUNNING] + 1) * (prompt + output) > ints[I_CAPACITY]:
             break
         longest_prompt, longest_output = prompt, output
-        note_latency(log, trace, QUEUED, row[S_REQUEST], st.floats[F_NOW])
-        st.lists[ORDER, ints[I_RUNNING]] = ints[I_HEAD_SLOT]
-        ints[I_RUNNING] += 1
-        ints[I_WAITING] -= 1
-        ints[I_HEAD] += 1
-        ints[I_HEAD_SLOT] = -1
+        seat(st, log, trace, ints[I_HEAD_SLOT], row[S_PROMPT])
     ints[I_HELD] = ints[I_RUNNING] * (longest_prompt + longest_output)
     ints[I_FREE] = ints[I_CAPACITY] - ints[I_HELD]
     ints[I_BATCH_PROMPT] = longest_prompt
@@ -85,22 +70,11 @@ def step_batch(st, log, trace):
         row = st.slots[head_slot(st, trace)]
         if ints[I_FREE] >= row[S_PROMPT] + row[S_OUTPUT]:
             ints[I_REFUSED_WHILE_FREE] += 1
-    if ints[I_IN_BUCKET] == 0:
-        begin_bucket(st, log)
-    if log.rows.shape[0] > 0:
-        write_row(st, log)
     rows = ints[I_RUNNING]
     prefill = rows * ints[I_BATCH_PROMPT] if t == 1 else 0
     decodes = 0 if t == 1 else rows
     read = rows * (ints[I_BATCH_PROMPT] + t - 1)
-    seconds = (
-        floats[F_BASE] + floats[F_PER_PREFILL] * prefill + floats[F_PER_DECODE] * decodes + floats[F_PER_KV] * read
-    )
-    ints[I_SEEN_WAITING] = ints[I_WAITING]
-    account_step(st, log, seconds)
-    end_stretch(st, log, 1)
-    turn_bucket(st)
-    floats[F_NOW] += seconds
+    close_step(st, log, step_seconds(floats, prefill, decodes, read))
 
 
 @inlined
@@ -111,12 +85,7 @@ def end_batch(st, log, trace):
         slot = st.lists[ORDER, i]
         row = st.slots[slot]
         note_latency(log, trace, FIRST_TOKEN, row[S_REQUEST], st.floats[F_NOW])
-        note_latency(log, trace, ENDED, row[S_REQUEST], st.floats[F_NOW])
-        ints[I_FINISHED] += 1
-        ints[I_PROMPT] += row[S_PROMPT]
-        ints[I_OUTPUT] += row[S_OUTPUT]
-        st.lists[SPARE, ints[I_SPARE]] = slot
-        ints[I_SPARE] += 1
+        leave(st, log, trace, slot)
     ints[I_RUNNING] = 0
     ints[I_HELD], ints[I_USED], ints[I_KEPT], ints[I_NEVER] = 0, 0, 0, 0
     ints[I_FREE] = ints[I_CAPACITY]

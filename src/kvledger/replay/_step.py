@@ -8,79 +8,11 @@ block size, which is counted per phase of the tick. The rest, in prefill, is kep
 
 from __future__ import annotations
 
-import numba
-
 from kvledger.pool.compiled import compiled, inlined
 from kvledger.replay._layout import *
-from kvledger.replay._memory import (
-    admit,
-    asked_units,
-    blocks_of,
-    extend,
-    free,
-    free_units,
-    never_fits,
-    update_external,
-)
-from kvledger.replay._record import (
-    ENDED,
-    FIRST_TOKEN,
-    QUEUED,
-    account_step,
-    begin_bucket,
-    end_stretch,
-    note_latency,
-    turn_bucket,
-    write_row,
-)
-
-ADMISSIBLE, TOO_LONG, TOO_LARGE = range(3)
-
-
-@inlined
-def lengths_of(st, trace, request):
-    """Return prompt, output and limit of a request of the trace, with the limit and the output clamped."""
-    prompt = numba.int64(trace.prompts[request])
-    output = numba.int64(trace.outputs[request])
-    room = st.ints[I_MAX_LEN] - prompt
-    limit = room
-    if trace.limits.shape[0] > 0 and trace.limits[request] > 0:
-        limit = min(numba.int64(trace.limits[request]), room)
-    limit = max(limit, 1)
-    return prompt, min(output, limit), limit
-
-
-@inlined
-def judge(st, trace, request):
-    """Tell whether a request of the trace can be served at all."""
-    prompt, output, limit = lengths_of(st, trace, request)
-    if prompt >= st.ints[I_MAX_LEN]:
-        return TOO_LONG
-    if never_fits(st.ints, prompt, output, limit):
-        return TOO_LARGE
-    return ADMISSIBLE
-
-
-@inlined
-def join_arrivals(st, trace):
-    """Let everything that has arrived by now join the queue, and count what is rejected."""
-    ints = st.ints
-    total = trace.arrivals.shape[0]
-    i = ints[I_NEXT]
-    while i < total and trace.arrivals[i] <= st.floats[F_NOW]:
-        verdict = judge(st, trace, i)
-        if verdict == TOO_LONG:
-            ints[I_TOO_LONG] += 1
-        elif verdict == TOO_LARGE:
-            ints[I_TOO_LARGE] += 1
-        else:
-            if ints[I_WAITING] == 0:
-                ints[I_BLOCKED] = 0
-            ints[I_WAITING] += 1
-            if lengths_of(st, trace, i)[1] < trace.outputs[i]:
-                ints[I_TRUNCATED] += 1
-        i += 1
-    ints[I_NEXT] = i
+from kvledger.replay._memory import admit, asked_units, blocks_of, extend, free, free_units, update_external
+from kvledger.replay._queue import head_slot, leave, put_in_front, seat
+from kvledger.replay._record import FIRST_TOKEN, close_step, note_latency, step_seconds
 
 
 @inlined
@@ -94,10 +26,7 @@ def preempt_last(st):
         unsettle(st, slot)
     ints[I_RECOMPUTED] += st.slots[slot, S_COMPUTED]
     free(st, slot)
-    st.slots[slot, S_NOW] = 0
-    st.lists[STACK, ints[I_STACKED]] = slot
-    ints[I_STACKED] += 1
-    ints[I_WAITING] += 1
+    put_in_front(st, slot)
     ints[I_PREEMPTIONS] += 1
     ints[I_PREEMPTED_NOW] = 1
     return slot
@@ -193,25 +122,6 @@ def schedule_running(st):
 
 
 @inlined
-def head_slot(st, trace):
-    """Return the slot of the request at the head of the queue; a new one is loaded first."""
-    ints = st.ints
-    if ints[I_STACKED] > 0:
-        return st.lists[STACK, ints[I_STACKED] - 1]
-    if ints[I_HEAD_SLOT] < 0:
-        while judge(st, trace, ints[I_HEAD]) != ADMISSIBLE:
-            ints[I_HEAD] += 1
-        ints[I_SPARE] -= 1
-        slot = st.lists[SPARE, ints[I_SPARE]]
-        row = st.slots[slot]
-        row[:] = 0
-        row[S_REQUEST] = ints[I_HEAD]
-        row[S_PROMPT], row[S_OUTPUT], row[S_LIMIT] = lengths_of(st, trace, ints[I_HEAD])
-        ints[I_HEAD_SLOT] = slot
-    return ints[I_HEAD_SLOT]
-
-
-@inlined
 def ask(st, slot):
     """Return what a waiting request asks for, and remember it as the size that free memory is judged by."""
     ints = st.ints
@@ -239,17 +149,7 @@ def admit_waiting(st, log, trace, budget):
             if free_units(ints) >= asked:
                 ints[I_REFUSED_WHILE_FREE] += 1
             return
-        if ints[I_STACKED] > 0:
-            ints[I_STACKED] -= 1
-        else:
-            note_latency(log, trace, QUEUED, row[S_REQUEST], st.floats[F_NOW])
-            ints[I_HEAD] += 1
-            ints[I_HEAD_SLOT] = -1
-        st.lists[ORDER, ints[I_RUNNING]] = slot
-        ints[I_RUNNING] += 1
-        ints[I_WAITING] -= 1
-        ints[I_SCHEDULED] += 1
-        row[S_NOW] = n
+        seat(st, log, trace, slot, n)
         budget -= n
 
 
@@ -364,15 +264,8 @@ def emit(st, log, trace, ticks):
 @inlined
 def end(st, log, trace, slot):
     """End a request: free its memory, note its latency, and give its slot back."""
-    ints = st.ints
-    row = st.slots[slot]
     free(st, slot)
-    ints[I_FINISHED] += 1
-    ints[I_PROMPT] += row[S_PROMPT]
-    ints[I_OUTPUT] += row[S_OUTPUT]
-    note_latency(log, trace, ENDED, row[S_REQUEST], st.floats[F_NOW])
-    st.lists[SPARE, ints[I_SPARE]] = slot
-    ints[I_SPARE] += 1
+    leave(st, log, trace, slot)
 
 
 @compiled
@@ -388,16 +281,5 @@ def step(st, log, trace):
         if ints[I_WAITING] > 0:
             ask(st, head_slot(st, trace))
         update_external(st)
-    if ints[I_IN_BUCKET] == 0:
-        begin_bucket(st, log)
-    if log.rows.shape[0] > 0:
-        write_row(st, log)
-    seconds = (
-        floats[F_BASE] + floats[F_PER_PREFILL] * prefill + floats[F_PER_DECODE] * decodes + floats[F_PER_KV] * read
-    )
-    ints[I_SEEN_WAITING] = ints[I_WAITING]
-    account_step(st, log, seconds)
-    end_stretch(st, log, 1)
-    turn_bucket(st)
-    floats[F_NOW] += seconds
+    close_step(st, log, step_seconds(floats, prefill, decodes, read))
     emit(st, log, trace, 1)

@@ -1,0 +1,117 @@
+"""The waiting queue: who joins it, who is at its head, and how requests get into and out of a seat (compiled)."""
+
+from __future__ import annotations
+
+import numba
+
+from kvledger.pool.compiled import inlined
+from kvledger.replay._layout import *
+from kvledger.replay._memory import never_fits
+from kvledger.replay._record import ENDED, QUEUED, note_latency
+
+ADMISSIBLE, TOO_LONG, TOO_LARGE = range(3)
+
+
+@inlined
+def lengths_of(st, trace, request):
+    """Return prompt, output and limit of a request of the trace, with the limit and the output clamped."""
+    prompt = numba.int64(trace.prompts[request])
+    output = numba.int64(trace.outputs[request])
+    room = st.ints[I_MAX_LEN] - prompt
+    limit = room
+    if trace.limits.shape[0] > 0 and trace.limits[request] > 0:
+        limit = min(numba.int64(trace.limits[request]), room)
+    limit = max(limit, 1)
+    return prompt, min(output, limit), limit
+
+
+@inlined
+def judge(st, trace, request):
+    """Tell whether a request of the trace can be served at all."""
+    prompt, output, limit = lengths_of(st, trace, request)
+    if prompt >= st.ints[I_MAX_LEN]:
+        return TOO_LONG
+    if never_fits(st.ints, prompt, output, limit):
+        return TOO_LARGE
+    return ADMISSIBLE
+
+
+@inlined
+def join_arrivals(st, trace):
+    """Let everything that has arrived by now join the queue, and count what is rejected."""
+    ints = st.ints
+    total = trace.arrivals.shape[0]
+    i = ints[I_NEXT]
+    while i < total and trace.arrivals[i] <= st.floats[F_NOW]:
+        verdict = judge(st, trace, i)
+        if verdict == TOO_LONG:
+            ints[I_TOO_LONG] += 1
+        elif verdict == TOO_LARGE:
+            ints[I_TOO_LARGE] += 1
+        else:
+            if ints[I_WAITING] == 0:
+                ints[I_BLOCKED] = 0
+            ints[I_WAITING] += 1
+            if lengths_of(st, trace, i)[1] < trace.outputs[i]:
+                ints[I_TRUNCATED] += 1
+        i += 1
+    ints[I_NEXT] = i
+
+
+@inlined
+def head_slot(st, trace):
+    """Return the slot of the request at the head of the queue; a new one is loaded first."""
+    ints = st.ints
+    if ints[I_STACKED] > 0:
+        return st.lists[STACK, ints[I_STACKED] - 1]
+    if ints[I_HEAD_SLOT] < 0:
+        while judge(st, trace, ints[I_HEAD]) != ADMISSIBLE:
+            ints[I_HEAD] += 1
+        ints[I_SPARE] -= 1
+        slot = st.lists[SPARE, ints[I_SPARE]]
+        row = st.slots[slot]
+        row[:] = 0
+        row[S_REQUEST] = ints[I_HEAD]
+        row[S_PROMPT], row[S_OUTPUT], row[S_LIMIT] = lengths_of(st, trace, ints[I_HEAD])
+        ints[I_HEAD_SLOT] = slot
+    return ints[I_HEAD_SLOT]
+
+
+@inlined
+def put_in_front(st, slot):
+    """Put a preempted request at the front of the queue."""
+    ints = st.ints
+    st.slots[slot, S_NOW] = 0
+    st.lists[STACK, ints[I_STACKED]] = slot
+    ints[I_STACKED] += 1
+    ints[I_WAITING] += 1
+
+
+@inlined
+def seat(st, log, trace, slot, n):
+    """Move the head of the queue, which was given its memory, among the running; it computes ``n`` tokens now."""
+    ints = st.ints
+    if ints[I_STACKED] > 0:
+        ints[I_STACKED] -= 1
+    else:
+        note_latency(log, trace, QUEUED, st.slots[slot, S_REQUEST], st.floats[F_NOW])
+        ints[I_HEAD] += 1
+        ints[I_HEAD_SLOT] = -1
+    st.lists[ORDER, ints[I_RUNNING]] = slot
+    ints[I_RUNNING] += 1
+    ints[I_WAITING] -= 1
+    ints[I_SCHEDULED] += 1
+    st.slots[slot, S_NOW] = n
+
+
+@inlined
+def leave(st, log, trace, slot):
+    """Count a request whose memory was freed at its end, note its latency, and give its slot back."""
+    ints = st.ints
+    row = st.slots[slot]
+    ints[I_FINISHED] += 1
+    ints[I_PROMPT] += row[S_PROMPT]
+    ints[I_OUTPUT] += row[S_OUTPUT]
+    note_latency(log, trace, ENDED, row[S_REQUEST], st.floats[F_NOW])
+    st.lists[SPARE, ints[I_SPARE]] = slot
+    ints[I_SPARE] += 1
