@@ -36,9 +36,10 @@ class Carrier:
     def unpack(self, line: str) -> tuple[str, float | None] | None:
         """Return the message and the carrier's time, or None while parts are still missing."""
         seconds: float | None = None
-        if line.lstrip()[:1] == "{":
+        if line[:1] == "{" or line[:2] == " {":
             line, seconds = _open_json(line)
-        match = _CRI.match(line)
+        dated = line[:2] == "20"
+        match = _CRI.match(line) if dated else None
         if match:
             line, seconds = line[match.end() :], read_iso(match[1])
             if match[2] == "P" and len(self._partial) + len(line) < _MAX_PARTIAL:
@@ -47,13 +48,15 @@ class Carrier:
             line, self._partial = self._partial + line, ""
         if "\x1b" in line:
             line = _COLOUR.sub("", line)
-        line = _CONTROL.sub("", line)
-        for prefix in _PREFIXES:
-            found = prefix.match(line)
-            if found:
-                line = line[found.end() :]
-                break
-        stamp = _DOCKER_TIME.match(line)
+        if not line.isprintable():
+            line = _CONTROL.sub("", line)
+        if line[:1] != "(":  # a process tag stands first
+            for prefix in _PREFIXES:
+                found = prefix.match(line)
+                if found:
+                    line = line[found.end() :]
+                    break
+        stamp = _DOCKER_TIME.match(line) if dated else None
         if stamp and not line[stamp.end() :].startswith(("INFO text_", "WARN text_", "ERROR text_")):
             line, seconds = line[stamp.end() :], read_iso(stamp[1])
         return line, seconds

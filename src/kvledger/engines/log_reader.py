@@ -20,7 +20,7 @@ from kvledger.engines.facts import (
 from kvledger.engines.logline import Record, RecordReader
 from kvledger.engines.quantity import Fact, Quantity, exact, printed, printed_bytes, whole
 
-__all__ = ["Hit", "LogBuilder", "Rule", "read_engine_log"]
+__all__ = ["Hit", "LogBuilder", "Rule", "named_values", "read_engine_log"]
 
 T = TypeVar("T")
 
@@ -218,8 +218,22 @@ def _changed(record: T, values: Mapping[str, object]) -> T:
     return change(record, **values)
 
 
+def named_values(names: Iterable[str]) -> re.Pattern[str]:
+    """Return a pattern of whole ``name=value`` or ``'name': value`` pairs, to score how a wrapped record is joined."""
+    choice = "|".join(map(re.escape, sorted(names)))
+    return re.compile(
+        rf"\b(?:{choice})['\"]?[=:] ?(?:Some\()?"
+        r"(?:'[^'\s]{0,300}'|\"[^\"\s]{0,300}\"|[\w./+-]{1,300})(?=[,)}]|$)"
+    )
+
+
 def read_engine_log(
-    lines: str | Iterable[str], *, engine: Engine, rules: Sequence[Rule], begins: re.Pattern[str]
+    lines: str | Iterable[str],
+    *,
+    engine: Engine,
+    rules: Sequence[Rule],
+    begins: re.Pattern[str],
+    own_headers: bool = True,
 ) -> EngineLog:
     """Read a log with the rules of one engine.
 
@@ -228,18 +242,17 @@ def read_engine_log(
         engine: Whose log it is.
         rules: What to look for.
         begins: Phrases that begin a message in logs whose lines carry no level or time.
+        own_headers: Whether the engine's own lines carry a level or time.
     """
-    reader = RecordReader(begins)
+    reader = RecordReader(begins, re.compile("|".join(re.escape(rule.anchor) for rule in rules)), own_headers)
     builder = LogBuilder(engine)
-    anchored = re.compile("|".join(re.escape(rule.anchor) for rule in rules))
     for record in reader.read(lines):
-        if not anchored.search(record.text) and not (record.tight and anchored.search(record.tight)):
-            continue
         for rule in rules:
-            for match, line in _find(rule, record):
-                named = _ENGINE.search(record.origin + " " + record.text[:160])
+            joined, matches = _find(rule, record)
+            for match in matches:
+                named = _ENGINE.search(joined.origin + " " + joined.text[:160])
                 index = int(named[1] or named[2]) if named else 0
-                rule.act(builder, Hit(match, record, line, record.origin, index))
+                rule.act(builder, Hit(match, joined, joined.find_line(match.start()), joined.origin, index))
     builder.close_start()
     return EngineLog(
         engine=engine,
@@ -251,14 +264,14 @@ def read_engine_log(
     )
 
 
-def _find(rule: Rule, record: Record) -> list[tuple[re.Match[str], int]]:
-    """Return the matches with their lines; of a wrapped record the joining that gives more groups."""
+def _find(rule: Rule, record: Record) -> tuple[Record, list[re.Match[str]]]:
+    """Return the matches; of a wrapped record those in the joining that gives more, or that its widths speak for."""
     found = _search(rule, record.text)
-    if record.tight is not None:
-        other = _search(rule, record.tight)
-        if _count_groups(rule, other) > _count_groups(rule, found):
-            return [(match, record.line) for match in other]
-    return [(match, record.find_line(match.start())) for match in found]
+    if record.tight is None:
+        return record, found
+    other = _search(rule, record.tight.text)
+    loose, tight = _count_groups(rule, found), _count_groups(rule, other)
+    return (record.tight, other) if tight > loose or (tight == loose and record.is_cut) else (record, found)
 
 
 def _search(rule: Rule, text: str) -> list[re.Match[str]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from kvledger.engines.carrier import Carrier
 from kvledger.engines.clock import LineClock
@@ -58,10 +58,12 @@ class Record:
     """The rank or process of the tag before the message; see :attr:`PoolFacts.origin`."""
     seconds: float | None = None
     pid: str = ""
-    tight: str | None = None
-    """The same joined without spaces where a piece has full width (wrapped in the middle of a word)."""
     starts: tuple[tuple[int, int], ...] = ()
     """(offset in ``text``, physical line) of each piece but the first."""
+    tight: Record | None = None
+    """The same joined without spaces where a piece has full width (cut in the middle of a word)."""
+    is_cut: bool = False
+    """Whether the widths of the pieces speak for the tight joining."""
 
     def find_line(self, offset: int) -> int:
         """Return the physical line on which the character at ``offset`` stands."""
@@ -95,7 +97,8 @@ class _Open:
     """A record that may still grow."""
 
     line: int
-    seconds: float | None
+    carried: float | None
+    """The carrier's time."""
     has_header: bool
     pieces: list[tuple[int, str]] = field(default_factory=list)
     length: int = 0
@@ -107,14 +110,22 @@ class RecordReader:
 
     Args:
         begins: Phrases with which a message of the engine begins, for logs whose lines carry no level or time.
+        wanted: Phrases of which a record must hold one; None takes all records.
+        own_headers: Whether the engine's own lines carry a level or time; then ``begins`` does not end a record that
+            began with one, because a wrapped line may go on with such a phrase.
     """
 
     begins: re.Pattern[str]
+    wanted: re.Pattern[str] | None = None
+    own_headers: bool = True
     lines: int = 0
     cut_lines: int = 0
     ended_early: bool = False
     _carrier: Carrier = field(default_factory=Carrier)
     _clock: LineClock = field(default_factory=LineClock)
+    _width: int = 0
+    """Length of the longest piece that went on, and how many had it."""
+    _width_count: int = 0
 
     def read(self, lines: str | Iterable[str]) -> Iterator[Record]:
         """Yield the records of a text or of an iterable of lines, in order."""
@@ -136,18 +147,38 @@ class RecordReader:
                     current.pieces.append((self.lines, part))
                     current.length += len(part)
                     continue
-                if current:
-                    yield _close(current)
-                seconds = self._clock.read(part)
-                current = _Open(
-                    line=self.lines,
-                    seconds=carried if seconds is None else seconds,
-                    has_header=_HEADER.match(part) is not None,
-                )
+                if current and (record := self._close(current)) is not None:
+                    yield record
+                header = _HEADER.match(part) is not None
+                current = _Open(line=self.lines, carried=carried, has_header=header)
                 current.pieces.append((self.lines, part))
                 current.length = len(part)
-        if current:
-            yield _close(current)
+        if current and (record := self._close(current)) is not None:
+            yield record
+
+    def _close(self, opened: _Open) -> Record | None:
+        """Finish a record; None when nothing in it is wanted."""
+        pieces, wanted = opened.pieces, self.wanted
+        first = pieces[0][1]
+        if len(pieces) == 1:
+            if wanted is not None and not wanted.search(first):
+                return None
+            return self._describe(opened, Record(text=first.rstrip(), line=opened.line))
+        widths = {len(piece) for _, piece in pieces[:-1]}
+        if max(widths) > self._width:
+            self._width, self._width_count = max(widths), 0
+        self._width_count += sum(len(piece) == self._width for _, piece in pieces[:-1])
+        record, tight = _join(pieces, max(widths))
+        if wanted is not None and not wanted.search(record.text) and not wanted.search(tight.text):
+            return None
+        is_cut = widths == {self._width} and self._width_count > 1
+        return self._describe(opened, replace(record, tight=self._describe(opened, tight), is_cut=is_cut))
+
+    def _describe(self, opened: _Open, record: Record) -> Record:
+        """Add time and origin."""
+        seconds = self._clock.read(record.text)
+        origin, pid = _find_origin(record.text)
+        return replace(record, origin=origin, pid=pid, seconds=opened.carried if seconds is None else seconds)
 
     def _continues(self, current: _Open, part: str) -> bool:
         """Return whether a line goes on with the record: it has no header, nor a beginning where none has a header."""
@@ -155,46 +186,40 @@ class RecordReader:
             len(current.pieces) < _MAX_PIECES
             and current.length + len(part) < MAX_LINE
             and _HEADER.match(part) is None
-            and (current.has_header or self.begins.match(part) is None)
+            and ((current.has_header and self.own_headers) or self.begins.match(part) is None)
         )
 
 
-def _split_glued(line: str) -> Iterator[str]:
-    """Yield the records that stand on one physical line; blank ones are left out."""
-    start = 0
+def _split_glued(line: str) -> list[str]:
+    """Return the records that stand on one physical line; blank ones are left out."""
+    parts, start = [], 0
     for match in _GLUE.finditer(line):
         if line[start : match.start()].strip():
-            yield line[start : match.start()]
+            parts.append(line[start : match.start()])
             start = match.start()
-    if line[start:].strip():
-        yield line[start:]
+    rest = line[start:] if start else line
+    if rest and not rest.isspace():
+        parts.append(rest)
+    return parts
 
 
-def _close(record: _Open) -> Record:
-    """Join the pieces, with spaces and (where pieces have full width) without."""
-    pieces = [piece for _, piece in record.pieces]
-    first = pieces[0]
-    origin, pid = _find_origin(first)
-    if len(pieces) == 1:
-        return Record(text=first.rstrip(), line=record.line, origin=origin, pid=pid, seconds=record.seconds)
-    width = max(map(len, pieces[:-1]))
-    text = tight = ""
-    starts = []
-    for (line, piece), before in zip(record.pieces, ["", *pieces[:-1]]):
+def _join(pieces: list[tuple[int, str]], width: int) -> tuple[Record, Record]:
+    """Join pieces with a space between them, and without one after a piece of full width."""
+    line, text = pieces[0]
+    tight, before = text, text
+    starts, tight_starts = [], []
+    for number, piece in pieces[1:]:
         full = len(before) == width
-        if text:
-            text = text.rstrip() if full and _cuts_number(before, piece) else text.rstrip() + " "
-            starts.append((len(text), line))
+        text = text.rstrip() if full and _cuts_number(before, piece) else text.rstrip() + " "
+        tight = tight if full else tight.rstrip() + " "
+        starts.append((len(text), number))
+        tight_starts.append((len(tight), number))
         text += piece.lstrip()
-        tight = (tight if full else tight.rstrip() + " ") + piece if tight else piece
-    return Record(
-        text=text.rstrip(),
-        line=record.line,
-        origin=origin,
-        pid=pid,
-        seconds=record.seconds,
-        tight=tight,
-        starts=tuple(starts),
+        tight += piece
+        before = piece
+    return (
+        Record(text=text.rstrip(), line=line, starts=tuple(starts)),
+        Record(text=tight.rstrip(), line=line, starts=tuple(tight_starts)),
     )
 
 

@@ -27,4 +27,4 @@ RULES = (*SERVER_RULES, *CACHE_RULES)
 
 def read_log(lines: str | Iterable[str]) -> EngineLog:
     """Read a log of llama.cpp's server: a text, or its lines in order."""
-    return read_engine_log(lines, engine=Engine.LLAMACPP, rules=RULES, begins=BEGINS)
+    return read_engine_log(lines, engine=Engine.LLAMACPP, rules=RULES, begins=BEGINS, own_headers=False)

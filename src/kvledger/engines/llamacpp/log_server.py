@@ -49,9 +49,12 @@ def _build(builder: LogBuilder, hit: Hit) -> None:
 
 
 def _name(builder: LogBuilder, hit: Hit) -> None:
-    name = hit.word("name")
-    if name is not None and builder.get("model") is None:
-        builder.set(hit, model=replace(name, value=name.value.strip()))
+    """The name goes to the end of the line, and only of that line."""
+    name, starts = hit.word("name"), hit.record.starts
+    if name is None or builder.get("model") is not None:
+        return
+    rest = starts[0][0] - hit.match.start("name") if starts else len(name.value)
+    builder.set(hit, model=replace(name, value=name.value[: max(rest, 1)].strip()))
 
 
 def _context(builder: LogBuilder, hit: Hit) -> None:

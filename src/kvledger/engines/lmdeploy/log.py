@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 
 from kvledger.engines.facts import Engine, EngineLog, NoticeKind
-from kvledger.engines.log_reader import Hit, LogBuilder, Rule, read_engine_log
+from kvledger.engines.log_reader import Hit, LogBuilder, Rule, named_values, read_engine_log
 from kvledger.engines.quantity import Fact, given, truncated_bytes, whole
 from kvledger.engines.torch_lines import OUT_OF_MEMORY
 from kvledger.units import MIB
@@ -35,6 +35,10 @@ _NUMBERS = {
     "max_batches": "max_running", "max_prefill_token_num": "batch_tokens", "block_size": "block_tokens",
     "cache_block_seq_len": "block_tokens",
 }  # fmt: skip
+
+_KNOWN = named_values(
+    {*_NUMBERS, "num_gpu_blocks", "num_cpu_blocks", "cache_max_entry_count", "enable_prefix_caching", "dtype"}
+)
 
 
 def _set_pairs(builder: LogBuilder, hit: Hit, config: str, pool: str) -> None:
@@ -90,7 +94,7 @@ def _interval(builder: LogBuilder, hit: Hit) -> None:
 
 RULES = (
     Rule("EngineConfig(", _ENGINE_CONFIG, lambda b, h: _set_pairs(b, h, h.match["config"], "")),
-    Rule("CacheEngine with config", _CONFIG, _config),
+    Rule("CacheEngine with config", _CONFIG, _config, _KNOWN),
     Rule("[BlockManager]", _BLOCK, _block),
     Rule("[BlockManager]", _COUNT, lambda b, h: b.pool(h, blocks=h.whole("blocks"))),
     Rule("No enough gpu memory", _NO_MEMORY, lambda b, h: b.notice(h, NoticeKind.NO_MEMORY, is_error=True)),

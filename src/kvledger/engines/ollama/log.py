@@ -30,6 +30,7 @@ _FLAG = re.compile(
 )
 _LOAD = re.compile(r"msg=load request=\"?\{(?P<rest>.{0,4000})")
 _FIELD = re.compile(r"\b(?P<name>KvSize|Parallel|BatchSize|KvCacheType|FlashAttention):(?P<value>\w{0,20})")
+_FILLED = re.compile(r"\b(?:KvSize|Parallel|BatchSize|KvCacheType|FlashAttention):\w{1,20}(?= [A-Z]|\}|$)")
 _VERSION = re.compile(r"Listening on [^ ]{1,80} \(version (?P<version>[\w.+-]{1,40})\)")
 _DEFAULT = re.compile(
     r'vram-based default context"? total_vram="?[\d.]{1,12} \w{1,4}"? default_num_ctx=(?P<length>\d{1,12})'
@@ -116,8 +117,8 @@ RULES = (
     Rule("Listening on", _VERSION, lambda b, h: b.set(h, version=h.word("version"))),
     Rule("OLLAMA_", _ENVIRONMENT, _environment),
     Rule("default context", _DEFAULT, _default),
-    Rule('msg="start', _START, _start),
-    Rule("msg=load", _LOAD, _load),
+    Rule('msg="start', _START, _start, _FLAG),
+    Rule("msg=load", _LOAD, _load, _FILLED),
     Rule(" device=", _PART, _part),
     Rule("total memory", _TOTAL, _total),
     Rule("memory.required.kv", _REQUIRED, lambda b, h: b.pool(h, size_bytes=_bytes(h))),
@@ -128,4 +129,4 @@ RULES = (
 
 def read_log(lines: str | Iterable[str]) -> EngineLog:
     """Read a log of Ollama: a text, or its lines in order."""
-    return read_engine_log(lines, engine=Engine.OLLAMA, rules=RULES, begins=BEGINS)
+    return read_engine_log(lines, engine=Engine.OLLAMA, rules=RULES, begins=BEGINS, own_headers=False)

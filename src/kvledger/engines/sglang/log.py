@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable
 
 from kvledger.engines.facts import Engine, EngineLog, NoticeKind
-from kvledger.engines.log_reader import Hit, LogBuilder, Rule, read_engine_log
+from kvledger.engines.log_reader import Hit, LogBuilder, Rule, named_values, read_engine_log
 from kvledger.engines.quantity import Fact, add, printed, whole
 from kvledger.engines.sglang.log_samples import SAMPLE_RULES
 from kvledger.engines.torch_lines import OUT_OF_MEMORY
@@ -61,6 +61,10 @@ _KEPT = re.compile(
     r"|speculative|schedule_policy|conservativeness|quantization|attention_backend|cuda_graph|disable_overlap"
 )
 _NUMBERS = {"tp_size": "tp", "pp_size": "pp", "dp_size": "dp", "page_size": "block_tokens"}
+
+_KNOWN = named_values(
+    {*_NUMBERS, "model_path", "device", "mem_fraction_static", "disable_radix_cache", "context_length"}
+)
 
 
 def _arguments(builder: LogBuilder, hit: Hit) -> None:
@@ -177,7 +181,7 @@ def _kv_dtype(builder: LogBuilder, hit: Hit) -> None:
 
 
 RULES = (
-    Rule("server_args=", _ARGS, _arguments),
+    Rule("server_args=", _ARGS, _arguments, _KNOWN),
     Rule("Load weight end", _WEIGHTS, _weights),
     Rule("KV cache dtype", _KV_DTYPE, _kv_dtype),
     Rule("swa_layer_tokens=", _WINDOWS, _windows),

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 
 from kvledger.engines.facts import Engine, EngineLog, NoticeKind
-from kvledger.engines.log_reader import Hit, LogBuilder, Rule, read_engine_log
+from kvledger.engines.log_reader import Hit, LogBuilder, Rule, named_values, read_engine_log
 from kvledger.engines.quantity import Fact, exact, given, whole
 from kvledger.engines.torch_lines import OUT_OF_MEMORY
 from kvledger.ledger import Accuracy
@@ -31,6 +31,8 @@ _NUMBERS = {
     "max_concurrent_requests": "max_running",
 }
 _KEPT = re.compile(r"^(?:max_|cuda_memory|quantize|kv_cache|dtype|num_shard|speculate|waiting_served)")
+
+_KNOWN = named_values({*_NUMBERS, "model_id", "dtype", "kv_cache_dtype", "cuda_memory_fraction"})
 
 
 def _blocks(builder: LogBuilder, hit: Hit) -> None:
@@ -74,7 +76,7 @@ def _prefix(builder: LogBuilder, hit: Hit) -> None:
 
 
 RULES = (
-    Rule("Args {", _ARGS, _arguments),
+    Rule("Args {", _ARGS, _arguments, _KNOWN),
     Rule("KV-cache blocks", _BLOCKS, _blocks),
     Rule("max batch total", _BUDGET, _budget),
     Rule("prefix caching", _PREFIX, _prefix),

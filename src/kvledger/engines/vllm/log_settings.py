@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from kvledger.engines.log_reader import Hit, LogBuilder, Rule
+from kvledger.engines.log_reader import Hit, LogBuilder, Rule, named_values
 from kvledger.engines.quantity import Fact, given, whole
 from kvledger.units import GIB
 
@@ -43,6 +43,7 @@ _NUMBERS = {
     "max_num_batched_tokens": "batch_tokens",
     "block_size": "block_tokens",
 }
+_KNOWN = named_values({*_WORDS, *_NUMBERS, "gpu_memory_utilization", "enable_prefix_caching"})
 # Flags that say how memory is used; the rest (addresses, keys, paths) is not kept.
 _KEPT = re.compile(
     r"block|cache|mamba|gpu_memory|max_(?:model|num)|num_|prefix|chunk|parallel|dtype|quantization|speculative_m"
@@ -125,8 +126,8 @@ def _weights(builder: LogBuilder, hit: Hit) -> None:
 
 SETTING_RULES = (
     Rule("version ", _SERVER, _server),
-    Rule("non-default args", _ARGUMENTS, _arguments),
-    Rule("LLM engine", _INITIALIZING, _initializing),
+    Rule("non-default args", _ARGUMENTS, _arguments, _KNOWN),
+    Rule("LLM engine", _INITIALIZING, _initializing, _KNOWN),
     Rule("Using max model len", _LENGTH, lambda b, h: b.set(h, max_model_len=h.whole("length"))),
     Rule("max_num_batched_tokens=", _CHUNKED, lambda b, h: b.set(h, batch_tokens=h.whole("tokens"))),
     Rule("data type to store kv", _KV_DTYPE, lambda b, h: b.set(h, kv_dtype=h.word("dtype"))),
