@@ -36,7 +36,8 @@ compilation_config={'dtype': 'x', 'max_model_len': 7}
 (EngineCore pid=12) INFO 03-04 10:00:31 [kv_cache_utils.py:6] GPU KV cache size: 331,776 tokens
 (EngineCore pid=12) INFO 03-04 10:00:31 [kv_cache_utils.py:7] Maximum concurrency for 4,096 tokens per request: 81.00x
 (APIServer pid=11) INFO 03-04 10:01:00 [loggers.py:8] Engine 000: Avg prompt throughput: 120.5 tokens/s, Avg \
-generation throughput: 64.0 tokens/s, Running: 3 reqs, Waiting: 1 reqs, Preemptions: 2, GPU KV cache usage: 40.1%, Prefix cache \
+generation throughput: 64.0 tokens/s, \
+Running: 3 reqs, Waiting: 1 reqs, Preemptions: 2, GPU KV cache usage: 40.1%, Prefix cache \
 hit rate: 12.5%
 (APIServer pid=11) INFO 03-04 10:01:10 [loggers.py:8] Engine 000: Avg prompt throughput: 0.0 tokens/s, Avg generation \
 throughput: 70.3 tokens/s, Running: 2 reqs, Waiting: 0 reqs, GPU KV cache usage: 30.0%, Prefix cache hit rate: 12.5%

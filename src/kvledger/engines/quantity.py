@@ -83,7 +83,7 @@ def whole(text: str, *, line: int | None = None, origin: str = "", source: str =
     245360
     """
     digits = text.replace(",", "")
-    if not digits.lstrip("-").isascii() or not digits.lstrip("-").isdigit() or len(digits) > _DIGITS:
+    if not digits.isascii() or not digits.removeprefix("-").isdigit() or len(digits) > _DIGITS:
         return None
     return exact(int(digits), line=line, origin=origin, source=source)
 
@@ -155,7 +155,8 @@ def printed_bytes(
     value, half = parts
     low, high = math.ceil((value - half) * unit_bytes - 1e-6), math.floor((value + half) * unit_bytes + 1e-6)
     middle = min(max(round(value * unit_bytes), low), high) if low <= high else round(value * unit_bytes)
-    return Quantity(value=middle, low=min(low, middle), high=max(high, middle), source=source, line=line, origin=origin)
+    low = min(low, middle) if middle < 0 else max(0, min(low, middle))
+    return Quantity(value=middle, low=low, high=max(high, middle), source=source, line=line, origin=origin)
 
 
 def _split(text: str, decimals: int | None) -> tuple[float, float] | None:
