@@ -18,8 +18,21 @@ __all__ = ["command"]
 _EPILOG = """\b
 Exit codes: 0 ran; 2 could not run; 130 interrupted."""
 
+_HELP = """\
+Draw up the ledger of a running vLLM server, exact from its public counters.
 
-@click.command(epilog=_EPILOG, context_settings={"max_content_width": 100})
+SOURCE is a URL (several at once), unix:/run/vllm.sock, prometheus:http://host:9090, a saved /metrics text, a folder
+of them, a recording, or `-`.
+
+\b
+Examples:
+  kvledger measure http://localhost:8000
+  kvledger measure http://a:8000 http://b:8000 --for 10m --record monday.kvr
+  kvledger measure prometheus:http://localhost:9090 --selector '{job="vllm"}' --since 6h --every 30s
+"""
+
+
+@click.command(help=_HELP, epilog=_EPILOG, context_settings={"max_content_width": 100})
 @click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
 @click.option("--for", "for_", default="0s", help="How long to measure, such as 10m (default: one sample).")
 @click.option("--every", default="1s", show_default=True, help="Time between samples.")
@@ -33,17 +46,7 @@ Exit codes: 0 ran; 2 could not run; 130 interrupted."""
 @click.option("-q", "--quiet", is_flag=True, help="No progress and no hints.")
 @click.option("--no-color", is_flag=True)
 def command(**options: Any) -> None:
-    r"""Draw up the ledger of a running vLLM server, exact from its public counters.
-
-    SOURCE is a URL (several at once), unix:/run/vllm.sock, prometheus:http://host:9090, a saved /metrics text, a folder
-    of them, a recording, or `-`.
-
-    \b
-    Examples:
-      kvledger measure http://localhost:8000
-      kvledger measure http://a:8000 http://b:8000 --for 10m --record monday.kvr
-      kvledger measure prometheus:http://localhost:9090 --selector '{job="vllm"}' --since 6h --every 30s
-    """
+    """Draw up the ledger of a running vLLM server, exact from its public counters."""
     from pathlib import Path
 
     if options["output"] is not None:
