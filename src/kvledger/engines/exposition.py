@@ -171,14 +171,15 @@ class SeriesTable:
     def find(self, name: str, **labels: str) -> Quantity | None:
         """Return the sample of that name and those labels; the sum when there are several.
 
-        None when there is no such sample, or one that is not finite or beyond belief.
+        None when there is no such sample, or its value is negative (engines write -1 for "no data"), not finite or
+        beyond belief.
         """
         values = [
             item.value
             for item in self.by_name.get(name, ())
             if all(item.labels.get(label) == value for label, value in labels.items())
         ]
-        return exact(sum(values), source=name) if values else None
+        return exact(sum(values), source=name) if values and min(values) >= 0 else None
 
     def find_any(self, *names: str) -> Quantity | None:
         """Return the sample of the first name that has one."""
