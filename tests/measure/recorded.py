@@ -33,17 +33,22 @@ def measure(name, *, phases=None, only_busy=False, settled=True):
 
     ``only_busy`` leaves out idle samples before measuring: a server that is never seen idle.
     """
+    return [
+        (row, reading)
+        for row, reading in _measure(name, only_busy, settled)
+        if phases is None or row["phase"].partition("/")[0] in phases
+    ]
+
+
+@cache
+def _measure(name, only_busy, settled):
     chosen = [
         (row, scrape) for row, scrape in zip(rows(name), scrapes(name), strict=True) if is_busy(scrape) or not only_busy
     ]
     meter = Meter()
     online = [meter.take(scrape, seconds=row["seconds"])[0] for row, scrape in chosen]
     readings = meter.settle()[0] if settled else online
-    return [
-        (row, reading)
-        for (row, _), reading in zip(chosen, readings, strict=True)
-        if phases is None or row["phase"].partition("/")[0] in phases
-    ]
+    return [(row, reading) for (row, _), reading in zip(chosen, readings, strict=True)]
 
 
 def client_tokens(row):

@@ -7,7 +7,7 @@ clients that disconnect, and more load than the pool holds.
 
 import pytest
 
-from kvledger.measure.balance import Scheduling
+from kvledger.measure.balance import Scheduling, Unsure
 from tests.measure.recorded import client_tokens, is_busy, measure, rows, scrapes
 
 RECORDINGS = ["async", "sync"]
@@ -80,11 +80,14 @@ def test_a_server_that_is_never_idle_is_known_within_one_block_a_running_request
 
 
 def test_lost_clients_are_pinned_down_without_an_idle_moment():
-    """59 clients left; never idle, the offset they left is known within one block a running request at every sample."""
+    """59 clients left; never idle, the offset they left is known within one block a running request."""
+    checked = 0
     for _, reading in measure("async", phases={"aborted"}, only_busy=True, settled=False):
         balance = reading.balance
-        if balance.prefilling.high == 0 and balance.preempted.high == 0:
+        if balance.prefilling.high == 0 and Unsure.PREEMPTED not in balance.causes:
             assert balance.live.width <= reading.running * BLOCK
+            checked += 1
+    assert checked >= 3
 
 
 @pytest.mark.parametrize("name", RECORDINGS)

@@ -19,11 +19,13 @@ from kvledger.errors import CapacityError, Error, SourceError, UnbalancedLedger,
 __all__ = ["main"]
 
 _COMMANDS = {
+    "check": "exit code 1 when a running server breaks a limit, for CI and alerts",
     "demo": "the main job with nothing but the package: one case under every memory policy",
     "measure": "the ledger of a running server, exact from its public counters",
     "replay": "what each way of managing the memory would have done with your traffic",
     "size": "what a model's KV cache costs, and what the engine will print",
     "trace": "what a request trace holds: counts, rates, lengths; converts to Parquet",
+    "watch": "the ledger of a running server, again every second",
 }
 _HELP = """\
 Where every byte of KV-cache memory goes in LLM serving, and what would give it back.

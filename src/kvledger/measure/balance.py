@@ -41,7 +41,7 @@ class Unsure(StrEnum):
 
     LOST = "disconnected clients left an offset in the counters; it is known exactly after the next idle moment"
     PREFILL = "requests in prefill are not counted until their first token"
-    PREEMPTED = "preempted requests hold nothing, and the counters do not tell their tokens"
+    PREEMPTED = "preempted requests hold nothing, or a part until computed again; the counters do not tell how much"
     SHARED = "shared blocks whose first writer has ended are counted once, and no counter tells how many they are"
     UNSAVED = "the token last sampled is in the cache or not, depending on asynchronous scheduling"
     SKEW = "several API servers write the counters: up to one step apart"
@@ -61,6 +61,8 @@ class Instant:
     differences: Differences | None
     is_speculative: bool = False
     is_skewed: bool = False
+    may_recompute: bool = False
+    """A request that was preempted may be running again, with only a part of its tokens computed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,10 +95,12 @@ class _Flow:
     prefill_tokens_high: int
     unsaved: Span
     shared_high: int
+    is_hiding: bool
+    """Tokens may be counted that nobody holds: of preempted requests."""
 
     @property
     def is_plain(self) -> bool:
-        return self.preempted.high == 0 and self.prefilling.high == 0
+        return not self.is_hiding and self.prefilling.high == 0
 
 
 def balance_tokens(
@@ -118,7 +122,7 @@ def balance_tokens(
         return _gauge_only(held, by_gauge, instant, Unsure.NO_COUNTERS)
     if not running and not instant.waiting:
         tracker.observe_idle(differences, seconds=seconds)
-        flow = _Flow(Span.exact(0), Span.exact(0), 0, Span.exact(0), 0)
+        flow = _Flow(Span.exact(0), Span.exact(0), 0, Span.exact(0), 0, False)
     else:
         tracker.observe_counts(differences, running=running, waiting=instant.waiting, lost_at_most=lost_at_most)
         flow = _find_flow(shape, instant, differences, tracker, scheduling)
@@ -191,6 +195,7 @@ def _find_flow(
         prefill_tokens_high=tokens,
         unsaved=_unsaved(emitting, scheduling),
         shared_high=_shared_high(shape, differences, tracker.lost.hits.low),
+        is_hiding=preempted.high > 0 or instant.may_recompute,
     )
 
 
@@ -208,14 +213,14 @@ def _shared_high(shape: PoolShape, differences: Differences, lost_hits_low: int)
 
 def _lost_bounds(tokens: int, by_gauge: Span, flow: _Flow) -> Span:
     """Return what can have been lost if what the gauge allows is all that is alive."""
-    preempted = _NO_LIMIT if flow.preempted.high else 0
+    preempted = _NO_LIMIT if flow.is_hiding else 0
     alive_high = by_gauge.high + flow.unsaved.high + flow.shared_high + preempted
     alive_low = max(0, by_gauge.low + flow.unsaved.low - flow.prefill_tokens_high)
     return Span(max(0, tokens - alive_high), max(0, tokens - alive_low))
 
 
 def _used_by_counters(live: Span, flow: _Flow, *, slack: int) -> Span:
-    preempted = _NO_LIMIT if flow.preempted.high else 0
+    preempted = _NO_LIMIT if flow.is_hiding else 0
     low = live.low - flow.unsaved.high - flow.shared_high - preempted - slack
     return Span(max(0, low), max(0, live.high - flow.unsaved.low + flow.prefill_tokens_high + slack))
 
@@ -223,7 +228,7 @@ def _used_by_counters(live: Span, flow: _Flow, *, slack: int) -> Span:
 def _saving(live: Span, used: Span, flow: _Flow) -> Span:
     """Return stored - used: what would be stored besides if nothing were shared."""
     highest = flow.shared_high + flow.prefill_tokens_high
-    if flow.preempted.high:
+    if flow.is_hiding:
         return Span(0, highest)
     stored = Span(live.low - flow.unsaved.high, live.high - flow.unsaved.low + flow.prefill_tokens_high)
     return (stored - used).clip(0, highest)
@@ -240,7 +245,7 @@ def _causes(live: Span, flow: _Flow, instant: Instant) -> list[Unsure]:
         (Unsure.NOBODY_RUNS, not instant.running),
         (Unsure.LOST, not live.is_exact),
         (Unsure.PREFILL, flow.prefilling.high > 0),
-        (Unsure.PREEMPTED, flow.preempted.high > 0),
+        (Unsure.PREEMPTED, flow.is_hiding),
         (Unsure.SHARED, flow.shared_high > 0),
         (Unsure.UNSAVED, not flow.unsaved.is_exact),
         (Unsure.SKEW, instant.is_skewed),

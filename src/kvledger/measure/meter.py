@@ -22,6 +22,10 @@ __all__ = ["Meter", "Reading"]
 _WINDOW = 10_000
 _NO_LIMIT = 2**61
 _CLOCK_SLACK_SECONDS = 2.0
+_STICKY_SAMPLES = 5
+_NEAR_FULL_SHARE = 4
+_RECOMPUTED_SECONDS = 60.0
+"""A request that runs again after a preemption has computed its tokens by then."""
 
 Completion = Callable[[PoolShape, VllmEngine], PoolShape]
 """Adds what the scrape does not say: the price of a block, the longest request, the structure."""
@@ -69,6 +73,8 @@ class _EngineMeter:
     steps: deque[_Step | Reading] = field(default_factory=lambda: deque(maxlen=_WINDOW))
     spans: list[tuple[VllmEngine, VllmEngine]] = field(default_factory=list)
     is_new_epoch: bool = False
+    quiet_samples: int = _STICKY_SAMPLES
+    """Samples since a preempted request was last possible."""
 
     def restart(self) -> None:
         self.epoch += 1
@@ -145,10 +151,17 @@ class Meter:
             differences=read_differences(engine) if engine.generation is Generation.V1 else None,
             is_speculative=bool(engine.draft_tokens),
             is_skewed=scrape.is_multiprocess,
+            may_recompute=_is_near_full(shape, held) or meter.quiet_samples < _STICKY_SAMPLES,
         )
         balance = balance_tokens(shape, instant, meter.tracker, scheduling=meter.scheduling, seconds=seconds)
         if meter.scheduling is Scheduling.UNKNOWN:
             meter.scheduling = infer_scheduling(shape, instant, balance)
+        if balance.preempted.high or _is_near_full(shape, held):
+            meter.quiet_samples = 0
+        elif engine.running or engine.waiting:
+            meter.quiet_samples += 1
+        else:
+            meter.quiet_samples = _STICKY_SAMPLES
         step = _Step(seconds, meter.epoch, instant, shape, bare, _count_computed(engine))
         meter.steps.append(step)
         return _complete_reading(step, balance, meter.scheduling)
@@ -160,12 +173,65 @@ def _settle(meter: _EngineMeter) -> list[Reading]:
     for at in range(len(steps) - 2, -1, -1):
         if steps[at].epoch == steps[at + 1].epoch:
             highest[at] = min(highest[at], highest[at + 1])
+    steps = _clear_recomputing(steps, _run(steps, highest, meter.scheduling, {}))
     narrowed = _run(steps, highest, meter.scheduling, {})
+    if meter.scheduling is Scheduling.UNKNOWN:
+        proofs = (infer_scheduling(s.shape, s.instant, b) for s, b in zip(steps, narrowed.balances, strict=True))
+        meter.scheduling = next((proof for proof in proofs if proof is not Scheduling.UNKNOWN), Scheduling.UNKNOWN)
     balances = iter(_run(steps, highest, meter.scheduling, narrowed.tables).balances)
+    whole = iter(steps)
     return [
-        _complete_reading(step, next(balances), meter.scheduling) if isinstance(step, _Step) else step
+        _complete_reading(next(whole), next(balances), meter.scheduling) if isinstance(step, _Step) else step
         for step in meter.steps
     ]
+
+
+def _clear_recomputing(steps: list[_Step], known: _Pass) -> list[_Step]:
+    """Return the steps without the suspicion of a request being computed again, where later samples clear it.
+
+    vLLM counts a preemption when the request emits again. If the counter is the same at a later sample where nobody
+    can be waiting for that, and nobody was lost meanwhile, nobody was at this one.
+    """
+    cleared = list(steps)
+    clean: int | None = None
+    later: deque[int] = deque()
+    for at in range(len(steps) - 1, -1, -1):
+        step = steps[at]
+        if clean is not None and steps[clean].epoch != step.epoch:
+            clean = None
+            later.clear()
+        while later and steps[later[0]].seconds - step.seconds > 2 * _RECOMPUTED_SECONDS and len(later) > 1:
+            later.popleft()
+        proofs = [n for n in (clean, _find_after(steps, later, step.seconds + _RECOMPUTED_SECONDS)) if n is not None]
+        balance = known.balances[at]
+        if step.instant.may_recompute and balance.preempted.high == 0:
+            if any(_says_the_same(steps[n], step) and known.lost[n] == known.lost[at] for n in proofs):
+                cleared[at] = replace(step, instant=replace(step.instant, may_recompute=False))
+        elif balance.preempted.high == 0:
+            clean = at
+        later.append(at)
+    return cleared
+
+
+def _find_after(steps: list[_Step], later: deque[int], seconds: float) -> int | None:
+    """Return the earliest of the later samples that is at or after a time; they are kept latest first."""
+    found = None
+    for at in later:
+        if steps[at].seconds < seconds:
+            break
+        found = at
+    return found
+
+
+def _says_the_same(later: _Step, step: _Step) -> bool:
+    count = step.reading.preemptions
+    return count is not None and count == later.reading.preemptions and step.epoch == later.epoch
+
+
+def _is_near_full(shape: PoolShape, held_blocks: int) -> bool:
+    """Tell whether a request may have been preempted since the last sample: one of the longest might not fit."""
+    longest = shape.max_model_len or shape.usable_tokens // _NEAR_FULL_SHARE
+    return held_blocks + -(-longest // shape.block_tokens) > shape.usable_blocks
 
 
 @dataclass(slots=True)

@@ -13,7 +13,7 @@ from kvledger.measure.figure import Span
 from kvledger.measure.meter import Reading
 from kvledger.measure.verdict import Signs, Verdict, judge
 
-__all__ = ["EngineSummary", "Traffic", "subtract_histogram", "summarise"]
+__all__ = ["EngineSummary", "Shares", "Traffic", "subtract_histogram", "summarise"]
 
 _ENOUGH_REQUESTS = 20
 
@@ -36,6 +36,17 @@ class Traffic:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Shares:
+    """Means over the busy samples of the window, each as (least, most)."""
+
+    internal_of_held: tuple[float, float]
+    used_of_pool: tuple[float, float]
+    held_of_pool: float
+    unattributed_of_pool: float
+    peak_held_of_pool: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSummary:
     """One engine over the window."""
 
@@ -51,6 +62,8 @@ class EngineSummary:
     mean: LedgerIntegral
     internal_per_request_tokens: tuple[float, float] | None
     """Mean slots of tail for each running request: least and most."""
+    shares: Shares | None
+    """None when no sample was busy."""
     traffic: Traffic
     counterfactual: Counterfactual | None
     verdict: Verdict
@@ -88,6 +101,7 @@ def summarise(readings: Sequence[Reading], spans: Sequence[tuple[VllmEngine, Vll
         peak=peak,
         mean=integral,
         internal_per_request_tokens=_internal_per_request(whole),
+        shares=_find_shares(whole),
         traffic=traffic,
         counterfactual=comparison,
         verdict=judge(_signs(readings, whole, traffic)),
@@ -106,6 +120,29 @@ def _internal_per_request(readings: Sequence[Reading]) -> tuple[float, float] | 
         if reading.balance is not None and reading.running:
             total, requests = total + reading.balance.internal, requests + reading.running
     return (total.low / requests, total.high / requests) if requests else None
+
+
+def _find_shares(readings: Sequence[Reading]) -> Shares | None:
+    held = pool = unattributed = peak = 0.0
+    internal, used = Span(0, 0), Span(0, 0)
+    for reading in readings:
+        balance, shape, sheet = reading.balance, reading.shape, reading.sheet
+        if balance is None or shape is None or sheet is None or not reading.running:
+            continue
+        held += balance.held
+        pool += shape.usable_tokens
+        internal, used = internal + balance.internal, used + balance.used
+        unattributed += sheet.ledger.unattributed / max(1, sheet.ledger.capacity) * shape.usable_tokens
+        peak = max(peak, balance.held / max(1, shape.usable_tokens))
+    if not held or not pool:
+        return None
+    return Shares(
+        internal_of_held=(internal.low / held, internal.high / held),
+        used_of_pool=(used.low / pool, used.high / pool),
+        held_of_pool=held / pool,
+        unattributed_of_pool=unattributed / pool,
+        peak_held_of_pool=peak,
+    )
 
 
 def _signs(readings: Sequence[Reading], whole: Sequence[Reading], traffic: Traffic) -> Signs:

@@ -215,9 +215,9 @@ class _Reader:
             draft.finish(index, queries_are_tokens=self._queries_are_tokens)
             for index, draft in sorted(self._engines.items())
         )
-        if all(engine.running is None and engine.prompt_tokens is None for engine in engines):
+        if all(engine.running is engine.prompt_tokens is engine.usage_ratio is None for engine in engines):
             raise SourceError(
-                "the text has metrics of vLLM, but neither running requests nor token counters",
+                "the text has metrics of vLLM, but neither running requests, nor usage, nor token counters",
                 hint="give the whole /metrics of the server, not a selection",
             )
         return VllmScrape(
@@ -278,14 +278,15 @@ class _Draft:
         queries = values.get("query_tokens", values.get("old_query_tokens")) if queries_are_tokens else None
         hits = values.get("hit_tokens", values.get("old_hit_tokens")) if queries_are_tokens else None
         awake = self.labelled["sleep_state"].get("awake")
-        known = {**values, "usage_ratio": usage}
+        usage = usage if usage is not None and 0 <= usage <= 1 else None
+        known = {**values, "usage_ratio": -1.0 if usage is None else usage}
         return VllmEngine(
             index=index,
             model=self.model,
             generation=Generation.V1 if self.has_engine_label and "swapped" not in values else Generation.V0,
             running=_whole(values.get("running")),
             waiting=_whole(values.get("waiting")),
-            usage_ratio=usage if usage is not None and 0 <= usage <= 1 else None,
+            usage_ratio=usage,
             usage_source=source if usage is not None else "",
             prompt_tokens=_whole(values.get("prompt_tokens")),
             generation_tokens=_whole(values.get("generation_tokens")),
@@ -299,7 +300,7 @@ class _Draft:
             is_asleep=awake == 0,
             histograms=dict(self._histograms()),
             cache_config=self.config,
-            missing=tuple(name for name in _EXPECTED if known.get(name) is None),
+            missing=tuple(name for name in _EXPECTED if known.get(name, -1.0) < 0),
         )
 
     def _histograms(self) -> Iterator[tuple[str, HistogramReading]]:

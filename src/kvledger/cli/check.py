@@ -1,0 +1,122 @@
+"""``kvledger check``: exit code 1 when a running server breaks a limit."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import click
+
+from kvledger.cli.measure import read_pace
+from kvledger.cli.measuring import Session, server_options, source_options
+from kvledger.errors import UsageError
+from kvledger.measure.limits import Limit, LimitName, Outcome, check_limits
+from kvledger.report.measure import MeasureReport
+
+__all__ = ["command"]
+
+_EPILOG = """\b
+Exit codes: 0 every limit is kept; 1 a limit is broken; 2 could not run; 130 interrupted."""
+_RATIO = re.compile(r"(\d{1,3}(?:\.\d{1,6})?)\s*(%?)")
+
+
+def _ratio(text: str) -> float:
+    match = _RATIO.fullmatch(text.strip())
+    value = float(match[1]) / (100 if match and match[2] else 1) if match else 2.0
+    if not 0 <= value <= 1:
+        raise UsageError(f"`{text[:40]}` is no share", hint="write it as `10%` or `0.1`")
+    return value
+
+
+@click.command(epilog=_EPILOG, context_settings={"max_content_width": 100})
+@click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
+@click.option("--max-internal", help="Most of what is held that may be tails of blocks, such as 10%.")
+@click.option("--min-utilisation", help="Least share of the pool that must hold tokens, over busy samples.")
+@click.option("--max-held", help="Most of the pool that may be held, at any sample.")
+@click.option("--max-unattributed", help="Most of the pool that may stay unexplained.")
+@click.option("--max-waiting", type=click.IntRange(0), help="Most requests that may wait, in the last sample.")
+@click.option("--max-preemptions", type=click.IntRange(0), help="Most preemptions in the window.")
+@click.option("--strict", is_flag=True, help="What cannot be told breaks a limit too.")
+@click.option("--for", "for_", default="0s", help="How long to measure, such as 1m (default: one sample).")
+@click.option("--every", default="1s", show_default=True, help="Time between samples.")
+@source_options
+@server_options
+@click.option("--json", "as_json", is_flag=True, help="Print an object.")
+def command(**options: Any) -> int:
+    r"""Check a running server against limits, for CI and alerts.
+
+    A limit is broken only when the number is surely beyond it; what the server does not tell is `open`.
+
+    \b
+    Examples:
+      kvledger check http://localhost:8000 --max-held 95% --max-waiting 10
+      kvledger check http://localhost:8000 --for 1m --max-internal 10% --min-utilisation 30%
+      kvledger check night.kvr --max-preemptions 100
+    """
+    bounds = _read_bounds(options)
+    session = Session(options["sources"], options, pace=read_pace(options["for_"], options["every"]))
+    for _ in session.readings():
+        pass
+    report = session.report()
+    found = [
+        (source.name, engine.engine_index, limit)
+        for source in report.sources
+        for engine in source.engines
+        for limit in check_limits(engine, bounds)
+    ]
+    bad = {Outcome.BROKEN, Outcome.OPEN, Outcome.UNKNOWN} if options["strict"] else {Outcome.BROKEN}
+    if options["as_json"]:
+        click.echo(json.dumps(_as_object(found, report), indent=2, allow_nan=False))
+    else:
+        for name, engine, limit in found:
+            click.echo(_line(name, engine, limit, several=len(report.engines) > 1))
+    return 1 if any(limit.outcome in bad for _, _, limit in found) else 0
+
+
+def _read_bounds(options: dict[str, Any]) -> dict[LimitName, float]:
+    bounds: dict[LimitName, float] = {}
+    for name in LimitName:
+        value = options[name.value.replace("-", "_")]
+        if value is not None:
+            bounds[name] = float(value) if isinstance(value, int) else _ratio(value)
+    if not bounds:
+        raise UsageError("no limit was given", hint="give one such as --max-held 95%")
+    return bounds
+
+
+def _line(source: str, engine: int, limit: Limit, *, several: bool) -> str:
+    where = f"{source}, engine {engine}: " if several else ""
+    return f"{limit.outcome:8} {where}{limit.name.meaning}: {_value(limit)} (limit {_show(limit, limit.bound)})"
+
+
+def _value(limit: Limit) -> str:
+    if limit.low is None or limit.high is None:
+        return "not known"
+    low, high = _show(limit, limit.low), _show(limit, limit.high)
+    return low if low == high else f"{low} to {high}"
+
+
+def _show(limit: Limit, value: float) -> str:
+    counted = limit.name in (LimitName.MAX_WAITING, LimitName.MAX_PREEMPTIONS)
+    return f"{value:,.0f}" if counted else f"{100 * value:.1f} %"
+
+
+def _as_object(found: list[tuple[str, int, Limit]], report: MeasureReport) -> dict[str, Any]:
+    return {
+        "schema": "kvledger.check",
+        "schema_version": 1,
+        "limits": [
+            {
+                "source": name,
+                "engine": engine,
+                "limit": limit.name.value,
+                "bound": limit.bound,
+                "low": limit.low,
+                "high": limit.high,
+                "outcome": limit.outcome.value,
+            }
+            for name, engine, limit in found
+        ],
+        "notes": list(report.notes),
+    }

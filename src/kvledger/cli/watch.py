@@ -1,0 +1,108 @@
+"""``kvledger watch``: the ledger of a running server, again every second."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from contextlib import ExitStack
+from typing import Any
+
+import click
+
+from kvledger.cli.measuring import Session, parse_duration, server_options, source_options
+from kvledger.cli.output import wants_color
+from kvledger.errors import UsageError
+from kvledger.measure.recording import RecordedSample
+from kvledger.sources.servers import Pace
+
+__all__ = ["command"]
+
+_EPILOG = """\b
+Keys: q quit, p pause, t tokens or bytes.
+Exit codes: 0 ran; 2 could not run; 130 interrupted."""
+
+
+@click.command(epilog=_EPILOG, context_settings={"max_content_width": 100})
+@click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
+@click.option("--every", default="1s", show_default=True, help="Time between samples.")
+@click.option("--for", "for_", default=None, help="Stop after this time (default: when told to).")
+@click.option("--record", help="Append every sample to this file.")
+@source_options
+@server_options
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a line, instead of a view.")
+@click.option("--lines", is_flag=True, help="One line a sample, also on a terminal.")
+@click.option("--ascii", "ascii_only", is_flag=True, help="Only ASCII characters.")
+@click.option("--no-color", is_flag=True)
+def command(**options: Any) -> None:
+    r"""Watch the ledger of a running server; off a terminal, one line a sample.
+
+    \b
+    Examples:
+      kvledger watch http://localhost:8000
+      kvledger watch http://a:8000 http://b:8000 --every 5s
+      kvledger watch http://localhost:8000 --json | jq .tokens
+    """
+    every = parse_duration(options["every"])
+    if not 0.05 <= every <= 86400:
+        raise UsageError(f"--every is {every:g} s, but must be 0.05 s to one day")
+    for_seconds = None if options["for_"] is None else parse_duration(options["for_"])
+    session = Session(options["sources"], options, pace=Pace(every_seconds=every, for_seconds=for_seconds))
+    with ExitStack() as stack:
+        recorder = None
+        if options["record"] is not None:
+            from kvledger.sources.recordings import Recorder
+
+            recorder = stack.enter_context(Recorder(options["record"]))
+        view = sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
+        if view and session.feed.is_live and not options["lines"] and not options["as_json"]:
+            _draw(session, options, recorder)
+        else:
+            _print(session, recorder, as_json=options["as_json"])
+
+
+def _print(session: Session, recorder: Any, *, as_json: bool) -> None:
+    from kvledger.live.view import line_of
+    from kvledger.report.measure_json import reading_json
+
+    def take(sample: RecordedSample) -> None:
+        if recorder is not None:
+            recorder.write(sample)
+        if sample.scrape is None:
+            click.echo(f"hint: a sample failed: {sample.error}", err=True)
+
+    for number, reading in session.readings(on_sample=take):
+        name = session.feed.names[number]
+        if as_json:
+            click.echo(json.dumps({"source": name, **reading_json(reading)}, allow_nan=False))
+        else:
+            click.echo(line_of(name, reading))
+        sys.stdout.flush()
+
+
+def _draw(session: Session, options: dict[str, Any], recorder: Any) -> None:
+    from kvledger.live.terminal import Keys, Screen
+    from kvledger.live.view import WatchModel
+
+    model = WatchModel(ascii_only=options["ascii_only"])
+    state = {"paused": False, "tokens": False}
+
+    def press(key: str) -> None:
+        if key in ("p", "t"):
+            name = "paused" if key == "p" else "tokens"
+            state[name] = not state[name]
+
+    def take(sample: RecordedSample) -> None:
+        if recorder is not None:
+            recorder.write(sample)
+        if sample.scrape is None:
+            model.fail(sample.error)
+
+    try:
+        with Screen(color=wants_color(no_color=options["no_color"])) as screen, Keys(press):
+            for number, reading in session.readings(on_sample=take):
+                model.add(session.feed.names[number], number, reading)
+                if not state["paused"]:
+                    screen.show(model.lines(width=screen.width, show_tokens=state["tokens"]))
+    except KeyboardInterrupt:
+        return
