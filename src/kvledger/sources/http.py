@@ -14,6 +14,7 @@ import threading
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -164,7 +165,7 @@ def fetch(address: Address, access: Access) -> Body:
     watchdog.start()
     try:
         return _exchange(connection, address, access, deadline)
-    except (HTTPError, OSError, ValueError) as error:
+    except (HTTPError, HTTPException, OSError, ValueError) as error:
         if time.monotonic() >= deadline - 0.01:
             raise _late(access) from None
         raise SourceError(
@@ -256,12 +257,9 @@ def _reason(error: Exception) -> str:
         return f"its certificate is not trusted ({error.verify_message})"
     if isinstance(error, urllib3.exceptions.NameResolutionError):
         return "its name is not known"
-    if isinstance(error, urllib3.exceptions.ConnectTimeoutError | TimeoutError):
-        return "no answer in time"
     for cause in (error, error.__cause__):
         if isinstance(cause, OSError) and cause.strerror:
             return cause.strerror.lower()
-    text = type(error).__name__
-    return {"NewConnectionError": "connection refused", "ProtocolError": "it broke off, or is no HTTP server"}.get(
-        text, text
-    )
+    if isinstance(error, urllib3.exceptions.ConnectTimeoutError | TimeoutError):
+        return "no answer in time"
+    return "it broke off, or is no HTTP server"
