@@ -29,7 +29,20 @@ def _ratio(text: str) -> float:
     return value
 
 
-@click.command(epilog=_EPILOG, context_settings={"max_content_width": 100})
+_HELP = """\
+Check a running server against limits, for CI and alerts.
+
+A limit is broken only when the number is surely beyond it; what the server does not tell is `open`.
+
+\b
+Examples:
+  kvledger check http://localhost:8000 --max-held 95% --max-waiting 10
+  kvledger check http://localhost:8000 --for 1m --max-internal 10% --min-utilisation 30%
+  kvledger check night.kvr --max-preemptions 100
+"""
+
+
+@click.command(help=_HELP, epilog=_EPILOG, context_settings={"max_content_width": 100})
 @click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
 @click.option("--max-internal", help="Most of what is held that may be tails of blocks, such as 10%.")
 @click.option("--min-utilisation", help="Least share of the pool that must hold tokens, over busy samples.")
@@ -44,16 +57,7 @@ def _ratio(text: str) -> float:
 @server_options
 @click.option("--json", "as_json", is_flag=True, help="Print an object.")
 def command(**options: Any) -> int:
-    r"""Check a running server against limits, for CI and alerts.
-
-    A limit is broken only when the number is surely beyond it; what the server does not tell is `open`.
-
-    \b
-    Examples:
-      kvledger check http://localhost:8000 --max-held 95% --max-waiting 10
-      kvledger check http://localhost:8000 --for 1m --max-internal 10% --min-utilisation 30%
-      kvledger check night.kvr --max-preemptions 100
-    """
+    """Check a running server against limits, for CI and alerts."""
     bounds = _read_bounds(options)
     session = Session(options["sources"], options, pace=read_pace(options["for_"], options["every"]))
     for _ in session.readings():

@@ -28,7 +28,7 @@ of them, a recording, or `-`.
 Examples:
   kvledger measure http://localhost:8000
   kvledger measure http://a:8000 http://b:8000 --for 10m --record monday.kvr
-  kvledger measure prometheus:http://localhost:9090 --selector '{job="vllm"}' --since 6h --every 30s
+  kvledger measure prometheus:http://localhost:9090 --selector '{job="vllm"}' --since 6h
 """
 
 

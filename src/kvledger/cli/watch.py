@@ -21,9 +21,18 @@ __all__ = ["command"]
 _EPILOG = """\b
 Keys: q quit, p pause, t tokens or bytes.
 Exit codes: 0 ran; 2 could not run; 130 interrupted."""
+_HELP = """\
+Watch the ledger of a running server; off a terminal, one line a sample.
+
+\b
+Examples:
+  kvledger watch http://localhost:8000
+  kvledger watch http://a:8000 http://b:8000 --every 5s
+  kvledger watch http://localhost:8000 --json | jq .tokens
+"""
 
 
-@click.command(epilog=_EPILOG, context_settings={"max_content_width": 100})
+@click.command(help=_HELP, epilog=_EPILOG, context_settings={"max_content_width": 100})
 @click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
 @click.option("--every", default="1s", show_default=True, help="Time between samples.")
 @click.option("--for", "for_", default=None, help="Stop after this time (default: when told to).")
@@ -35,14 +44,7 @@ Exit codes: 0 ran; 2 could not run; 130 interrupted."""
 @click.option("--ascii", "ascii_only", is_flag=True, help="Only ASCII characters.")
 @click.option("--no-color", is_flag=True)
 def command(**options: Any) -> None:
-    r"""Watch the ledger of a running server; off a terminal, one line a sample.
-
-    \b
-    Examples:
-      kvledger watch http://localhost:8000
-      kvledger watch http://a:8000 http://b:8000 --every 5s
-      kvledger watch http://localhost:8000 --json | jq .tokens
-    """
+    """Watch the ledger of a running server; off a terminal, one line a sample."""
     every = parse_duration(options["every"])
     if not 0.05 <= every <= 86400:
         raise UsageError(f"--every is {every:g} s, but must be 0.05 s to one day")
