@@ -357,6 +357,8 @@ class EngineLog:
     """Lines longer than the bound, of which only the beginning was read."""
     ended_early: bool = False
     """True when the bound on lines stopped the reading."""
+    dropped: int = 0
+    """Samples and starts beyond their bounds (a million, ten thousand), which were left out."""
 
     def find_startup(self, line: int) -> StartupFacts | None:
         """Return the start that a line belongs to: the last one at or before it, else the first."""

@@ -28,7 +28,8 @@ _MAX_HITS = 64
 _MAX_TEXT = 400
 _MAX_WORD = 300
 _MAX_ITEMS = 100_000
-_MAX_SAMPLES = 5_000_000
+_MAX_SAMPLES = 1_000_000
+_MAX_STARTS = 10_000
 _ENGINE = re.compile(r"(?:\bEngine (\d{1,4}):|DP(\d{1,4}))")
 
 
@@ -107,6 +108,7 @@ class LogBuilder:
     _memory: list[MemoryItem] = field(default_factory=list)
     _notices: list[Notice] = field(default_factory=list)
     _options: dict[str, str] = field(default_factory=dict)
+    dropped: int = 0
     scratch: dict[str, object] = field(default_factory=dict)
     """What the rules of one engine remember within one start."""
 
@@ -125,15 +127,18 @@ class LogBuilder:
         """Finish the start that is being read."""
         if self._facts is None:
             return
-        self.startups.append(
-            replace(
-                self._facts,
-                pools=tuple(self._pools.values()),
-                memory=tuple(self._memory),
-                notices=tuple(self._notices),
-                options=dict(self._options),
+        if len(self.startups) < _MAX_STARTS:
+            self.startups.append(
+                replace(
+                    self._facts,
+                    pools=tuple(self._pools.values()),
+                    memory=tuple(self._memory),
+                    notices=tuple(self._notices),
+                    options=dict(self._options),
+                )
             )
-        )
+        else:
+            self.dropped += 1
         self._facts = None
         self._pools, self._memory, self._notices, self._options, self.scratch = {}, [], [], {}, {}
 
@@ -200,6 +205,7 @@ class LogBuilder:
     def sample(self, hit: Hit, **values: object) -> None:
         """Add a periodic sample."""
         if len(self.samples) >= _MAX_SAMPLES:
+            self.dropped += 1
             return
         base = PeriodicSample(
             engine=self.engine,
@@ -261,6 +267,7 @@ def read_engine_log(
         lines=reader.lines,
         cut_lines=reader.cut_lines,
         ended_early=reader.ended_early,
+        dropped=builder.dropped,
     )
 
 

@@ -26,7 +26,8 @@ _SELF = re.compile(
     rf"(?:, (?:V|kv\^T) \((?P<vtype>\w{{1,16}})\):\s{{0,8}}(?P<v>{_MIB}) MiB|, kv\^T: (?P<none>not used))?)?"
 )
 _BUFFER = re.compile(
-    rf"(?P<device>[\w.:\[\]-]{{1,40}})(?: \([^)]{{0,40}}\))? (?P<kind>KV|RS) buffer size\s{{0,8}}=\s{{0,8}}"
+    rf"(?<![\w.:\[\]-])(?P<device>[\w.:\[\]-]{{1,40}})(?: \([^)]{{0,40}}\))? "
+    rf"(?P<kind>KV|RS) buffer size\s{{0,8}}=\s{{0,8}}"
     rf"(?P<size>{_MIB}) MiB"
 )
 _CREATING = re.compile(

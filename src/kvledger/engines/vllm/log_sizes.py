@@ -18,7 +18,8 @@ __all__ = ["SIZE_RULES"]
 _GIB = r"-?[\d.]{1,12}"
 _CONCURRENCY_PART = r"Maximum concurrency for (?P<length>[\d,]{1,16}) tokens per request: (?P<concurrency>[\d.]{1,12})x"
 _SIZE = re.compile(
-    rf"(?P<device>[A-Z]{{2,12}})(?: \+ host)? KV cache size: (?P<tokens>[\d,]{{1,24}}) tokens(?:, {_CONCURRENCY_PART})?"
+    rf"(?<![A-Z])(?P<device>[A-Z]{{2,12}})(?: \+ host)? KV cache size: "
+    rf"(?P<tokens>[\d,]{{1,24}}) tokens(?:, {_CONCURRENCY_PART})?"
 )
 _CONCURRENCY = re.compile(rf"(?<!tokens, ){_CONCURRENCY_PART}")
 _BLOCKS = re.compile(r"# (?P<device>\w{1,12}) blocks: (?P<blocks>\d{1,12})(?:, # CPU blocks: (?P<host>\d{1,12}))?")
