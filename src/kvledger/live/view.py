@@ -5,26 +5,18 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
-from kvledger.ledger import Account
 from kvledger.measure.figure import Span
 from kvledger.measure.meter import Reading
+from kvledger.measure.sheet import Sheet
 from kvledger.report.measure_text import format_amount, format_span
 
-__all__ = ["KEYS", "EngineView", "WatchModel", "line_of"]
+__all__ = ["KEYS", "LEGEND", "EngineView", "WatchModel", "line_of"]
 
 KEYS = "q quit   p pause   t tokens or bytes"
 _HISTORY = 3600
 _BARS = " ▁▂▃▄▅▆▇█"
 _ASCII_BARS = " .:-=+*#@"
-_LETTERS = {
-    Account.USED: "u",
-    Account.CACHED: "c",
-    Account.RESERVED: "r",
-    Account.INTERNAL: "i",
-    Account.EXTERNAL: "e",
-    Account.FREE: ".",
-    Account.UNATTRIBUTED: "?",
-}
+LEGEND = "u used   i internal   ? held, not told apart   . free or cached"
 
 
 @dataclass(slots=True)
@@ -90,7 +82,7 @@ class WatchModel:
         if reading.sheet is None or reading.balance is None:
             return [*lines, f"no ledger: {reading.problem}"[:width]]
         ledger, sheet = reading.sheet.ledger, reading.sheet
-        lines.append(_strip(ledger.accounts(), ledger.capacity, width - 2))
+        lines += [_strip(sheet, width - 2), LEGEND[:width]]
         unit = "tokens" if show_tokens else sheet.unit
         for name in ("used", "internal", "held"):
             span = sheet.figure(name).span
@@ -124,15 +116,16 @@ def line_of(source: str, reading: Reading) -> str:
     return f"{head} {' '.join(parts)} internal/request {_per_request(reading)} preemptions {_or(reading.preemptions)}"
 
 
-def _strip(accounts: dict[Account, int], capacity: int, width: int) -> str:
+def _strip(sheet: Sheet, width: int) -> str:
     """Return the pool as a strip of letters: a partition of ``width`` cells, largest remainders first."""
-    width = max(10, width)
-    exact = {account: amount * width / max(1, capacity) for account, amount in accounts.items()}
-    cells = {account: int(value) for account, value in exact.items()}
-    rest = width - sum(cells.values())
-    for account in sorted(exact, key=lambda a: cells[a] - exact[a])[:rest]:
-        cells[account] += 1
-    return "[" + "".join(_LETTERS[account] * cells[account] for account in accounts) + "]"
+    ledger, width = sheet.ledger, max(10, width)
+    amounts = {"u": ledger.used, "i": ledger.internal, ".": sheet.available}
+    amounts["?"] = max(0, ledger.capacity - sum(amounts.values()))
+    exact = {letter: amounts[letter] * width / max(1, ledger.capacity) for letter in "ui?."}
+    cells = {letter: int(value) for letter, value in exact.items()}
+    for letter in sorted(exact, key=lambda one: cells[one] - exact[one])[: width - sum(cells.values())]:
+        cells[letter] += 1
+    return "[" + "".join(letter * count for letter, count in cells.items()) + "]"
 
 
 def _per_request(reading: Reading) -> str:

@@ -87,6 +87,8 @@ def _sheet(shown: Reading, sheet: Sheet) -> RenderableType:
         span = figure.span if figure is not None else Span.exact(amount)
         table.add_row(account.value, format_span(span, sheet.unit), _share(span, capacity), _accuracy(account, figure))
     table.add_row("pool", format_amount(sheet.ledger.capacity, sheet.unit), "100.0 %", "measured")
+    available = Span.exact(sheet.available)
+    table.add_row("available", format_span(available, sheet.unit), _share(available, capacity), "free or cached")
     gauge = "" if shown.usage_ratio is None else percent(shown.usage_ratio)
     table.add_row("the engine's own gauge", "", gauge, "measured")
     return table

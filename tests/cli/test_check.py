@@ -1,0 +1,73 @@
+"""`kvledger check`: what is surely beyond a limit gives exit code 1."""
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from kvledger.cli import check as module
+from kvledger.cli.main import _run
+from kvledger.errors import UsageError
+from kvledger.measure.limits import Limit, LimitName, Outcome
+from tests.measure.recorded import rows
+
+
+def text_of(phase):
+    return max((r for r in rows("async") if r["phase"] == phase), key=lambda r: sum(r["before"].values()))["text"]
+
+
+def run(*arguments, text):
+    return CliRunner().invoke(module.command, ["-", *arguments], input=text, standalone_mode=False)
+
+
+def test_kept_limits_return_0_and_broken_ones_1():
+    assert run("--max-held", "99%", text=text_of("plain")).return_value == 0
+    result = run("--max-held", "1%", text=text_of("plain"))
+    assert result.return_value == 1
+    assert result.stdout.startswith("broken   held at the peak")
+
+
+def test_an_interval_on_both_sides_is_open_and_breaks_only_when_strict():
+    arguments = ("--max-internal", "5%")
+    result = run(*arguments, text=text_of("shared"))
+    assert (result.return_value, result.stdout[:4]) == (0, "open")
+    assert run(*arguments, "--strict", text=text_of("shared")).return_value == 1
+
+
+def test_what_does_not_run_has_no_utilisation():
+    result = run("--min-utilisation", "10%", text=rows("async")[0]["text"])
+    assert (result.return_value, result.stdout[:7]) == (0, "unknown")
+
+
+def test_the_object_has_every_limit_with_its_outcome():
+    result = run("--max-waiting", "0", "--max-held", "0.5", "--json", text=text_of("plain"))
+    found = json.loads(result.stdout)
+    assert [(one["limit"], one["bound"]) for one in found["limits"]] == [("max-held", 0.5), ("max-waiting", 0.0)]
+
+
+@pytest.mark.parametrize("arguments", [[], ["--max-held", "101%"], ["--max-held", "much"]])
+def test_limits_that_say_nothing_are_refused(arguments):
+    assert isinstance(run(*arguments, text=text_of("plain")).exception, UsageError)
+
+
+def test_the_exit_code_reaches_the_shell(tmp_path, capsys):
+    path = tmp_path / "scrape"
+    path.write_text(text_of("plain"), encoding="utf-8")
+    assert _run(["check", str(path), "--max-held", "1%"]) == 1
+    assert _run(["check", str(path), "--max-held", "99%"]) == 0
+    assert "broken" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("name", "bound", "low", "high", "outcome"),
+    [
+        (LimitName.MAX_INTERNAL, 0.1, 0.1, 0.1, Outcome.KEPT),
+        (LimitName.MAX_INTERNAL, 0.1, 0.05, 0.2, Outcome.OPEN),
+        (LimitName.MAX_INTERNAL, 0.1, 0.11, 0.2, Outcome.BROKEN),
+        (LimitName.MIN_UTILISATION, 0.5, 0.5, 0.9, Outcome.KEPT),
+        (LimitName.MIN_UTILISATION, 0.5, 0.4, 0.49, Outcome.BROKEN),
+        (LimitName.MAX_HELD, 0.5, None, None, Outcome.UNKNOWN),
+    ],
+)
+def test_a_limit_is_broken_only_for_sure(name, bound, low, high, outcome):
+    assert Limit(name=name, bound=bound, low=low, high=high).outcome is outcome

@@ -1,0 +1,189 @@
+"""`kvledger measure`: every kind of source, text and JSON, and what goes wrong."""
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from kvledger.cli import measure as module
+from kvledger.errors import SourceError, UsageError
+from tests.cli.serving import serving
+from tests.measure.recorded import rows
+
+
+def run(*arguments, text=None):
+    return CliRunner().invoke(module.command, list(arguments), input=text, env={"COLUMNS": "100"})
+
+
+def ok(*arguments, text=None):
+    result = run(*arguments, text=text)
+    assert result.exit_code == 0, result.exception
+    return result.stdout
+
+
+def as_object(*arguments, text=None):
+    return json.loads(ok(*arguments, "--json", text=text))
+
+
+def busiest():
+    return max(rows("async"), key=lambda row: sum(row["before"].values()) * (row["phase"] == "plain"))["text"]
+
+
+def only_engine(found):
+    ((engine,),) = (source["engines"] for source in found["sources"])
+    return engine
+
+
+def test_one_scrape_gives_a_balanced_sheet_in_tokens():
+    ledger = only_engine(as_object("-", text=busiest()))["last"]["ledger"]
+    assert ledger["unit"] == "tokens"
+    assert sum(ledger["accounts_tokens"].values()) == ledger["capacity_tokens"] == 257 * 32
+
+
+def test_a_price_turns_tokens_into_bytes():
+    in_tokens = only_engine(as_object("-", text=busiest()))["last"]["ledger"]
+    in_bytes = only_engine(as_object("-", "--bytes-per-token", "1000", text=busiest()))["last"]["ledger"]
+    assert in_bytes["capacity_bytes"] == 1000 * in_tokens["capacity_tokens"]
+    assert sum(in_bytes["accounts_bytes"].values()) == in_bytes["capacity_bytes"]
+
+
+def test_a_model_names_what_a_token_costs():
+    pool = only_engine(as_object("-", "--model", "llama-3-8b", text=busiest()))["last"]["pool"]
+    assert pool["block_bytes"] == 131_072 * 32
+    assert "llama-3-8b" in pool["bytes_source"]
+
+
+def test_a_served_model_of_the_catalogue_is_priced_without_being_asked():
+    text = busiest().replace('model_name="mid"', 'model_name="meta-llama/Meta-Llama-3-8B"')
+    assert only_engine(as_object("-", text=text))["last"]["pool"]["block_bytes"] == 131_072 * 32
+
+
+def test_the_text_gives_verdict_sheet_reservation_and_formulas():
+    text = ok("-", "--bytes-per-token", "131072", text=busiest())
+    for part in (
+        "the pool",
+        "unattributed",
+        "null block",
+        "under reservation",
+        "block tables admit",
+        "held = usage gauge",
+    ):
+        assert part in text
+    assert "MiB" in text
+
+
+def test_a_running_server_is_sampled_over_time_and_recorded(tmp_path):
+    record = tmp_path / "r"
+    with serving("plain") as url:
+        found = as_object(url, "--for", "0.5s", "--every", "20ms", "--record", str(record))
+    engine = only_engine(found)
+    assert engine["samples"] >= 10
+    assert engine["traffic"]["generated_tokens"] > 0
+    again = only_engine(as_object(str(record)))
+    assert again["samples"] == engine["samples"]
+    assert again["last"]["tokens"] == engine["last"]["tokens"]
+    assert again["peak"]["ledger"] == engine["peak"]["ledger"]
+
+
+def test_a_server_that_fails_now_and_then_only_misses_samples(tmp_path):
+    with serving("plain", failing=(2, 3)) as url:
+        found = as_object(url, "--for", "0.3s", "--every", "20ms")
+    (source,) = found["sources"]
+    assert source["missed"] == 2
+    assert "503" in source["last_error"]
+    assert source["engines"][0]["samples"] == source["samples"] - 2
+
+
+def test_several_servers_are_measured_together():
+    with serving("plain") as first, serving("shared") as second:
+        found = as_object(first, second)
+        text = ok(first, second)
+    assert [source["name"] for source in found["sources"]] == ["server 1", "server 2"]
+    assert "server 2, engine 0" in text
+    assert "127.0.0.1" not in text
+
+
+def test_the_longest_request_is_asked_of_the_server_when_the_scrape_does_not_tell():
+    first = rows("async")[0]["text"]
+    old = first.replace("kv_cache_size_tokens", "a").replace("kv_cache_max_concurrency", "b")
+    assert only_engine(as_object("-", text=old))["last"]["pool"]["max_model_len"] is None
+    from tests.sources.servers import answering, reply
+
+    def answer(connection, request):
+        reply('{"data":[{"max_model_len":512}]}' if b"/v1/models" in request else old)(connection, request)
+
+    with answering(answer) as url:
+        assert only_engine(as_object(url))["last"]["pool"]["max_model_len"] == 512
+
+
+def test_a_folder_of_scrapes_is_read_in_the_order_of_time(tmp_path):
+    import os
+
+    chosen = [row for row in rows("async") if row["phase"] == "plain"]
+    for number, row in enumerate(chosen):
+        path = tmp_path / f"{len(chosen) - number}.txt"
+        path.write_text(row["text"], encoding="utf-8")
+        os.utime(path, (1000 + number, 1000 + number))
+    engine = only_engine(as_object(str(tmp_path)))
+    assert (engine["samples"], engine["restarts"]) == (len(chosen), 0)
+
+
+def test_a_restart_begins_a_new_epoch_and_loses_nothing(tmp_path):
+    texts = [row["text"] for row in rows("async") if row["phase"] == "plain"][:4]
+    again = [text.replace("process_start_time_seconds 1", "process_start_time_seconds 2") for text in texts]
+    import os
+
+    for number, text in enumerate([*texts, *again]):
+        (tmp_path / str(number)).write_text(text, encoding="utf-8")
+        os.utime(tmp_path / str(number), (1000 + number, 1000 + number))
+    engine = only_engine(as_object(str(tmp_path)))
+    assert (engine["samples"], engine["restarts"], engine["last"]["epoch"]) == (8, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text", "message"),
+    [
+        (["/no/such/file"], None, "cannot be read"),
+        (["http://127.0.0.1:9", "--timeout", "1s"], None, "cannot be reached"),
+        (["-"], "<html><body>hi</body></html>", "web page"),
+        (["-"], "# HELP vllm:x y\n", "no sample"),
+        (["-"], "", "nothing was measured|no metric"),
+    ],
+)
+def test_what_cannot_be_measured_says_why(arguments, text, message):
+    result = run(*arguments, text=text)
+    assert isinstance(result.exception, SourceError)
+    import re
+
+    assert re.search(message, result.exception.message)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["-", "--every", "0s"],
+        ["-", "--for", "x"],
+        ["-", "--timeout", "0s"],
+        ["-", "--model", "llama-3-8b", "--bytes-per-token", "5"],
+        ["a", "b"],
+        ["http://u:p@h"],
+    ],
+)
+def test_settings_that_cannot_be_used_are_refused(arguments):
+    assert isinstance(run(*arguments, text=busiest()).exception, UsageError)
+
+
+def test_a_result_is_written_to_a_file_once(tmp_path):
+    target = tmp_path / "out.json"
+    ok("-", "--json", "-o", str(target), text=busiest())
+    assert json.loads(target.read_text("utf-8"))["schema"] == "kvledger.measure"
+    assert isinstance(run("-", "-o", str(target), text=busiest()).exception, UsageError)
+
+
+def test_the_token_of_a_server_is_in_no_output(tmp_path):
+    token = tmp_path / "token"
+    token.write_text("s3cret", encoding="utf-8")
+    with serving("plain") as url:
+        text = ok(url, "--token-file", str(token))
+    assert "s3cret" not in text
+    assert str(tmp_path) not in text
