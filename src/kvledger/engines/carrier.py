@@ -24,7 +24,8 @@ _PREFIXES = (
 _DOCKER_TIME = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3,9}Z) {1,2}(?=\S)")
 _MESSAGES = ("log", "MESSAGE", "message", "msg", "textPayload", "line")
 _TIMES = ("time", "timestamp", "@timestamp", "ts", "__REALTIME_TIMESTAMP")
-_MAX_PARTIAL = 16_384
+_MAX_PARTIAL = 65_536
+_DOCKER_PART = 16_384
 
 
 @dataclass(slots=True)
@@ -36,15 +37,17 @@ class Carrier:
     def unpack(self, line: str) -> tuple[str, float | None] | None:
         """Return the message and the carrier's time, or None while parts are still missing."""
         seconds: float | None = None
+        is_partial = False
         if line[:1] == "{" or line[:2] == " {":
-            line, seconds = _open_json(line)
+            line, seconds, is_partial = _open_json(line)
         dated = line[:2] == "20"
         match = _CRI.match(line) if dated else None
         if match:
-            line, seconds = line[match.end() :], read_iso(match[1])
-            if match[2] == "P" and len(self._partial) + len(line) < _MAX_PARTIAL:
-                self._partial += line
-                return None
+            line, seconds, is_partial = line[match.end() :], read_iso(match[1]), match[2] == "P"
+        if is_partial and len(self._partial) + len(line) < _MAX_PARTIAL:
+            self._partial += line
+            return None
+        if self._partial:
             line, self._partial = self._partial + line, ""
         if "\x1b" in line:
             line = _COLOUR.sub("", line)
@@ -62,19 +65,23 @@ class Carrier:
         return line, seconds
 
 
-def _open_json(line: str) -> tuple[str, float | None]:
-    """Return the message inside a JSON wrapper, or the line itself when it is none."""
+def _open_json(line: str) -> tuple[str, float | None, bool]:
+    """Return the message inside a JSON wrapper, its time, and whether it goes on in the next one.
+
+    Docker cuts messages at 16 KiB; only the last part ends with a newline.
+    """
     try:
         record = json.loads(line)
     except (ValueError, RecursionError):
-        return line, None
+        return line, None, False
     if not isinstance(record, dict):
-        return line, None
+        return line, None, False
     fields = record.get("fields")
     for holder in (record, fields if isinstance(fields, dict) else {}):
         for name in _MESSAGES:
             message = holder.get(name)
             if isinstance(message, str):
                 time = next((record[key] for key in _TIMES if isinstance(record.get(key), str)), "")
-                return message.rstrip("\r\n"), read_iso(time)
-    return line, None
+                is_partial = len(message) >= _DOCKER_PART and not message.endswith("\n")
+                return message.rstrip("\r\n"), read_iso(time), is_partial
+    return line, None, False

@@ -17,6 +17,8 @@ __all__ = ["MAX_LINE", "MAX_LINES", "Record", "RecordReader", "split_text"]
 
 MAX_LINE = 16_384
 """Characters of one line that are read; the rest is cut."""
+_MAX_RAW = 65_536
+"""Characters of one line with what carries it."""
 MAX_LINES = 20_000_000
 _MAX_PIECES = 24
 
@@ -135,13 +137,13 @@ class RecordReader:
                 self.ended_early = True
                 break
             self.lines += 1
-            if len(raw) > MAX_LINE:
-                raw = raw[:MAX_LINE]
-                self.cut_lines += 1
-            unpacked = self._carrier.unpack(raw.rstrip("\r\n"))
+            unpacked = self._carrier.unpack(raw[:_MAX_RAW].rstrip("\r\n"))
             if unpacked is None:
                 continue
             body, carried = unpacked
+            if len(body) > MAX_LINE or len(raw) > _MAX_RAW:
+                body = body[:MAX_LINE]
+                self.cut_lines += 1
             for part in _split_glued(body):
                 if current and self._continues(current, part):
                     current.pieces.append((self.lines, part))
