@@ -19,7 +19,7 @@ from kvledger.units import GIB, KIB, MIB
 __all__ = ["read_log"]
 
 _UNITS = {"B": 1, "KiB": KIB, "MiB": MIB, "GiB": GIB, "TiB": 2**40}
-_SIZE = r"(?P<size>[\d.]{1,12}) (?P<unit>[KMGT]?iB|B)"
+_SIZE = r"(?P<size>[\d.]{1,12}) (?P<unit>[KMGT]iB|B)"
 _PART = re.compile(
     rf'msg="(?P<what>model weights|kv cache|compute graph)" device=(?P<device>[\w.:-]{{1,40}}) size="{_SIZE}"'
 )
@@ -38,7 +38,7 @@ _DEFAULT = re.compile(
 _ENVIRONMENT = re.compile(
     r"\bOLLAMA_(?P<name>NUM_PARALLEL|CONTEXT_LENGTH|KV_CACHE_TYPE|FLASH_ATTENTION):(?P<value>\w{0,20})"
 )
-_REQUIRED = re.compile(r'memory\.required\.kv="(?P<size>[\d.]{1,12}) (?P<unit>[KMGT]?iB|B)"')
+_REQUIRED = re.compile(r'memory\.required\.kv="(?P<size>[\d.]{1,12}) (?P<unit>[KMGT]iB|B)"')
 _MAX_DEVICES = 1024
 
 
