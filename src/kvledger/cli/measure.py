@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 from contextlib import ExitStack
 from typing import Any
@@ -10,7 +11,8 @@ import click
 
 from kvledger.cli.measuring import Session, parse_duration, server_options, source_options
 from kvledger.cli.output import hint, print_result, refuse_overwrite, terminal_width, wants_color
-from kvledger.errors import UsageError
+from kvledger.errors import SourceError, UsageError
+from kvledger.report.measure import MeasureReport
 from kvledger.sources.servers import Pace
 
 __all__ = ["command"]
@@ -52,19 +54,51 @@ def command(**options: Any) -> None:
     if options["output"] is not None:
         refuse_overwrite(Path(options["output"]), force=options["force"])
     session = Session(options["sources"], options, pace=read_pace(options["for_"], options["every"]))
-    _take_samples(session, options["record"], quiet=options["quiet"])
-    report = session.report()
-    if options["as_json"] or options["format_"] == "json":
+    as_json = options["as_json"] or options["format_"] == "json"
+    color = wants_color(no_color=options["no_color"]) and options["output"] is None
+    if session.feed.log is not None:
+        text = _read_log(session.feed.log, as_json=as_json, color=color)
+    else:
+        _take_samples(session, options["record"], quiet=options["quiet"])
+        text = _write(session.report(), as_json=as_json, color=color)
+    print_result(text, output=options["output"], force=options["force"])
+
+
+def _write(report: MeasureReport, *, as_json: bool, color: bool) -> str:
+    if as_json:
         from kvledger.report.measure_json import measure_json
 
-        text = json.dumps(measure_json(report), indent=2, allow_nan=False)
-    else:
-        from kvledger.report.measure_text import measure_text
-        from kvledger.report.tables import render
+        return json.dumps(measure_json(report), indent=2, allow_nan=False)
+    from kvledger.report.measure_text import measure_text
+    from kvledger.report.tables import render
 
-        color = wants_color(no_color=options["no_color"]) and options["output"] is None
-        text = render(measure_text(report), width=terminal_width(), color=color)
-    print_result(text, output=options["output"], force=options["force"])
+    return render(measure_text(report), width=terminal_width(), color=color)
+
+
+def _read_log(content: bytes, *, as_json: bool, color: bool) -> str:
+    """Check a log of any engine that is known by its lines."""
+    from kvledger.engines.recognise import TextKind, recognise
+    from kvledger.measure.log_check import check_log
+
+    text = content.decode("utf-8", errors="replace")
+    found = recognise(text)
+    if found is None or found.kind is not TextKind.LOG or found.engine is None:
+        raise SourceError(
+            "the source is neither metrics of vLLM nor the log of an engine that is known",
+            hint="give a running server, a saved /metrics text, a recording, or an engine's log",
+        )
+    reader = importlib.import_module(f"kvledger.engines.{found.engine.value.replace('-', '_')}.log")
+    checks = check_log(reader.read_log(text))
+    if not checks:
+        raise SourceError(f"the log of {found.engine} says nothing about its KV pool", hint="give the start-up lines")
+    if as_json:
+        from kvledger.report.measure_log import log_json
+
+        return json.dumps(log_json(checks), indent=2, allow_nan=False)
+    from kvledger.report.measure_log import log_text
+    from kvledger.report.tables import render
+
+    return render(log_text(checks), width=terminal_width(), color=color)
 
 
 def read_pace(for_: str, every: str) -> Pace:

@@ -1,0 +1,170 @@
+"""What a log alone tells: the pool from the start-up lines, and the three-minute check from the periodic ones."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kvledger.engines.facts import Engine, EngineLog, NoticeKind, PeriodicSample, StartupFacts
+from kvledger.engines.quantity import Quantity
+from kvledger.measure.verdict import Signs, Verdict, judge
+
+__all__ = ["LogCheck", "LogLoad", "check_log"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogLoad:
+    """The busiest periodic line, and the whole of them; ratios are of the pool, as (least, most)."""
+
+    lines: int
+    running: int
+    waiting: int
+    held_ratio: tuple[float, float]
+    """At the busiest line: what the engine prints, with its rounding."""
+    used_ratio: tuple[float, float] | None
+    """Held less at most one block but a slot for each running request; None where the block size is not known."""
+    mean_held_ratio: float
+    reserved_ratio: float | None
+    """What reserving the longest length for each running request would take, of the pool."""
+    preemptions: int
+    verdict: Verdict
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogCheck:
+    """One engine of one start."""
+
+    engine: Engine
+    engine_index: int
+    version: str | None
+    model: str | None
+    tokens: Quantity | None
+    """Slots of the pool: blocks times block size where both are known, else what the engine prints."""
+    tokens_source: str
+    size_bytes: Quantity | None
+    blocks: Quantity | None
+    block_tokens: Quantity | None
+    max_model_len: Quantity | None
+    concurrency: Quantity | None
+    load: LogLoad | None
+    errors: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+def check_log(log: EngineLog) -> tuple[LogCheck, ...]:
+    """Return what the log says about each engine of its last start; empty when it says nothing about a pool."""
+    startup = log.startups[-1] if log.startups else None
+    begins = startup.first_line if startup else 0
+    samples = [sample for sample in log.samples if sample.line >= begins]
+    indices = set(startup.engine_indices if startup else ()) | {sample.engine_index for sample in samples}
+    if startup is not None and startup.errors and not indices:
+        indices = {0}
+    restarts = len(log.startups) - 1
+    return tuple(_check(log, startup, samples, index, restarts) for index in sorted(indices))
+
+
+def _check(
+    log: EngineLog, startup: StartupFacts | None, samples: Sequence[PeriodicSample], index: int, restarts: int
+) -> LogCheck:
+    def find(name: str) -> Quantity | None:
+        return startup.find_smallest(name, engine_index=index) if startup else None
+
+    forced = startup is not None and any(notice.kind is NoticeKind.BLOCKS_FORCED for notice in startup.notices)
+    blocks = find("blocks")
+    block_tokens = find("block_tokens") or (startup.block_tokens if startup else None)
+    tokens, source = _tokens(find("tokens"), blocks, block_tokens)
+    notes = [f"{restarts} earlier starts in this log are left out"] if restarts > 0 else []
+    if forced:
+        notes.append("the number of blocks was forced, so the printed memory is not the pool's size")
+    mine = [s for s in samples if s.engine_index == index and s.usage_ratio is not None]
+    longest = startup.max_model_len if startup else None
+    return LogCheck(
+        engine=log.engine,
+        engine_index=index,
+        version=startup.version.value if startup and startup.version else None,
+        model=startup.model.value.rpartition("/")[2] if startup and startup.model else None,
+        tokens=tokens,
+        tokens_source=source,
+        size_bytes=None if forced else find("size_bytes"),
+        blocks=blocks,
+        block_tokens=block_tokens,
+        max_model_len=longest or find("longest_tokens"),
+        concurrency=find("concurrency"),
+        load=_load(mine, tokens, block_tokens, longest or find("longest_tokens")) if mine else None,
+        errors=tuple(notice.text for notice in startup.errors) if startup else (),
+        notes=tuple(notes),
+    )
+
+
+def _tokens(
+    printed: Quantity | None, blocks: Quantity | None, block_tokens: Quantity | None
+) -> tuple[Quantity | None, str]:
+    if blocks is not None and block_tokens is not None and blocks.is_exact and block_tokens.is_exact:
+        value = int(blocks.value * block_tokens.value)
+        return Quantity(value=value, low=value, high=value, line=blocks.line), "blocks * block size"
+    return printed, "" if printed is None else "as printed, at the longest length"
+
+
+def _load(
+    samples: Sequence[PeriodicSample],
+    tokens: Quantity | None,
+    block_tokens: Quantity | None,
+    longest: Quantity | None,
+) -> LogLoad:
+    usage = [sample.usage_ratio for sample in samples if sample.usage_ratio is not None]
+    at = max(range(len(samples)), key=lambda n: usage[n].value)
+    busiest, ratio = samples[at], usage[at]
+    running = _count(busiest.running)
+    held = (float(ratio.low), min(1.0, float(ratio.high)))
+    used = None
+    if tokens is not None and block_tokens is not None and tokens.value:
+        tails = running * (block_tokens.value - 1) / tokens.value
+        used = (max(0.0, held[0] - tails), held[1])
+    reserved = None
+    if tokens is not None and longest is not None and tokens.value:
+        reserved = running * longest.value / tokens.value
+    preemptions = sum(_count(sample.preemptions) for sample in samples)
+    return LogLoad(
+        lines=len(samples),
+        running=running,
+        waiting=_count(busiest.waiting),
+        held_ratio=held,
+        used_ratio=used,
+        mean_held_ratio=math.fsum(one.value for one in usage) / len(usage),
+        reserved_ratio=reserved,
+        preemptions=preemptions,
+        verdict=judge(_signs(samples, usage, held, used, preemptions)),
+    )
+
+
+def _signs(
+    samples: Sequence[PeriodicSample],
+    usage: Sequence[Quantity],
+    held: tuple[float, float],
+    used: tuple[float, float] | None,
+    preemptions: int,
+) -> Signs:
+    waiting = [_count(sample.waiting) for sample in samples]
+    while_waiting = [float(u.value) for u, w in zip(usage, waiting, strict=True) if w]
+    times = [sample.seconds for sample in samples if sample.seconds is not None]
+    rates = [s.generation_tokens_per_second for s in samples]
+    generated = None
+    if len(samples) > 1 and all(rate is not None for rate in rates):
+        generated = math.ceil(sum(rate.value for rate in rates if rate is not None))
+    return Signs(
+        peak_held_ratio=held[1],
+        peak_used_ratio=used[0] if used is not None else held[0],
+        peak_waiting=max(waiting),
+        peak_running=max(_count(sample.running) for sample in samples),
+        waiting_ratio=sum(w > 0 for w in waiting) / len(waiting),
+        held_ratio_while_waiting=max(while_waiting, default=None),
+        preemptions=preemptions,
+        finished=None,
+        generated_tokens=generated,
+        seconds=max(times) - min(times) if len(times) > 1 else 0.0,
+    )
+
+
+def _count(quantity: Quantity | None) -> int:
+    return 0 if quantity is None else int(quantity.value)

@@ -1,0 +1,53 @@
+"""The verdict: full, room, or another limit, each with its numbers."""
+
+import pytest
+
+from kvledger.measure.verdict import Diagnosis, Signs, judge
+
+
+def signs(**changes):
+    base = {
+        "peak_held_ratio": 0.6,
+        "peak_used_ratio": 0.55,
+        "peak_waiting": 0,
+        "peak_running": 10,
+        "waiting_ratio": 0.0,
+        "held_ratio_while_waiting": None,
+        "preemptions": 0,
+        "finished": 100,
+        "generated_tokens": 1000,
+        "seconds": 60.0,
+    }
+    return Signs(**{**base, **changes})
+
+
+@pytest.mark.parametrize(
+    ("changes", "diagnosis"),
+    [
+        ({}, Diagnosis.BETWEEN),
+        ({"peak_used_ratio": 0.3, "peak_held_ratio": 0.35}, Diagnosis.ROOM),
+        ({"peak_used_ratio": 0.8, "peak_held_ratio": 0.85}, Diagnosis.FULL),
+        ({"peak_used_ratio": 0.4, "peak_held_ratio": 0.97}, Diagnosis.FULL),
+        ({"peak_running": 0, "peak_waiting": 0}, Diagnosis.IDLE),
+        ({"generated_tokens": 0}, Diagnosis.STALLED),
+        ({"generated_tokens": 0, "seconds": 1.0}, Diagnosis.BETWEEN),
+        ({"preemptions": 40, "peak_held_ratio": 1.0}, Diagnosis.THRASHING),
+        ({"preemptions": 5, "peak_used_ratio": 0.9}, Diagnosis.FULL),
+        ({"peak_waiting": 30, "held_ratio_while_waiting": 0.3}, Diagnosis.OTHER_LIMIT),
+        ({"peak_waiting": 30, "held_ratio_while_waiting": 0.98, "peak_used_ratio": 0.9}, Diagnosis.FULL),
+    ],
+)
+def test_signs_lead_to_one_diagnosis(changes, diagnosis):
+    assert judge(signs(**changes)).diagnosis is diagnosis
+
+
+def test_complaints_of_users_get_their_answer():
+    """K3-054: 23-45 % held and nothing waits: not memory. K3-015, K3-017: preemptions in circles. K3-018: a stall."""
+    assert judge(signs(peak_held_ratio=0.45, peak_used_ratio=0.44)).diagnosis is Diagnosis.ROOM
+    assert judge(signs(preemptions=1000, finished=50)).diagnosis is Diagnosis.THRASHING
+    assert judge(signs(generated_tokens=0, peak_waiting=9, held_ratio_while_waiting=1.0)).diagnosis is Diagnosis.STALLED
+
+
+def test_the_sentence_carries_its_numbers():
+    assert "80%" in judge(signs(peak_used_ratio=0.8)).sentence
+    assert "1,000 preemptions for 50" in judge(signs(preemptions=1000, finished=50)).sentence
