@@ -147,7 +147,7 @@ def test_a_restart_begins_a_new_epoch_and_loses_nothing(tmp_path):
         (["http://127.0.0.1:9", "--timeout", "1s"], None, "cannot be reached"),
         (["-"], "<html><body>hi</body></html>", "web page"),
         (["-"], "# HELP vllm:x y\n", "no sample"),
-        (["-"], "", "nothing was measured|no metric"),
+        (["-"], "", "neither metrics"),
     ],
 )
 def test_what_cannot_be_measured_says_why(arguments, text, message):
@@ -171,6 +171,20 @@ def test_what_cannot_be_measured_says_why(arguments, text, message):
 )
 def test_settings_that_cannot_be_used_are_refused(arguments):
     assert isinstance(run(*arguments, text=busiest()).exception, UsageError)
+
+
+def test_a_log_is_checked_as_far_as_it_goes(tmp_path):
+    log = (
+        "INFO 11-29 23:00:01 [gpu_worker.py:1] Available KV cache memory: 16.5 GiB\n"
+        "INFO 11-29 23:00:01 [kv_cache_utils.py:1] GPU KV cache size: 135,168 tokens, "
+        "Maximum concurrency for 2,048 tokens per request: 66.00x\n"
+    )
+    (tmp_path / "log").write_text(log, encoding="utf-8")
+    text = ok(str(tmp_path / "log"))
+    assert "135,168" in text
+    assert "16.50 GiB" in text
+    (engine,) = as_object(str(tmp_path / "log"))["engines"]
+    assert (engine["tokens"]["value"], engine["load"]) == (135_168, None)
 
 
 def test_a_result_is_written_to_a_file_once(tmp_path):
