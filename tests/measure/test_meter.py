@@ -81,6 +81,13 @@ def test_without_counters_the_gauge_alone_bounds_the_tokens():
     assert balance.causes == (Unsure.NO_COUNTERS,)
 
 
+@pytest.mark.parametrize(
+    ("served", "shown"), [("/models/a/", "a"), ("~/x/b", "b"), ("org/c", "org/c"), ("d", "d"), (None, None)]
+)
+def test_a_model_served_from_a_path_is_shown_without_it(served, shown):
+    assert take(with_engine(busy(), model=served))[0].model == shown
+
+
 def test_v0_is_bounded_by_its_gauge():
     (reading,) = take(with_engine(busy(), generation=Generation.V0, usage_ratio=129 / 257))
     assert (reading.balance.live, reading.balance.held) == (None, 129 * 32)

@@ -48,6 +48,13 @@ def test_complaints_of_users_get_their_answer():
     assert judge(signs(generated_tokens=0, peak_waiting=9, held_ratio_while_waiting=1.0)).diagnosis is Diagnosis.STALLED
 
 
+def test_requests_that_ended_between_samples_are_told():
+    verdict = judge(signs(peak_running=0, finished=5))
+    assert verdict.diagnosis is Diagnosis.IDLE
+    assert "--every" in verdict.advice
+    assert "5 requests ended" in verdict.sentence
+
+
 def test_the_sentence_carries_its_numbers():
     assert "80%" in judge(signs(peak_used_ratio=0.8)).sentence
     assert "1,000 preemptions for 50" in judge(signs(preemptions=1000, finished=50)).sentence

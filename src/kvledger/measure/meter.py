@@ -133,7 +133,7 @@ class Meter:
             seconds=seconds,
             engine_index=engine.index,
             epoch=meter.epoch,
-            model=engine.model,
+            model=_shown_name(engine.model),
             running=engine.running,
             waiting=engine.waiting,
             usage_ratio=engine.usage_ratio,
@@ -265,6 +265,13 @@ def _run(steps: list[_Step], highest: list[int], scheduling: Scheduling, learned
 def _complete_reading(step: _Step, balance: Balance, scheduling: Scheduling) -> Reading:
     sheet = draw_sheet(step.shape, balance, computed_tokens=step.computed_tokens)
     return replace(step.reading, balance=balance, sheet=sheet, scheduling=scheduling)
+
+
+def _shown_name(model: str | None) -> str | None:
+    """Return the served name; of a path only its last part, since output holds no paths."""
+    if model is None or not model.startswith(("/", "./", "../", "~")):
+        return model
+    return model.rstrip("/").rpartition("/")[2]
 
 
 def _find_problem(engine: VllmEngine, shape: PoolShape | None) -> tuple[str, int | None]:

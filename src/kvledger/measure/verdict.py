@@ -61,6 +61,12 @@ def judge(signs: Signs) -> Verdict:
     fills the memory. What waits while memory is free waits for something else.
     """
     held, used = f"{signs.peak_held_ratio:.0%}", f"{signs.peak_used_ratio:.0%}"
+    if signs.peak_running == 0 and signs.peak_waiting == 0 and signs.finished and signs.generated_tokens is not None:
+        return Verdict(
+            diagnosis=Diagnosis.IDLE,
+            sentence=f"{signs.finished:,} requests ended, but none ran at the moment of a sample",
+            advice="sample more often with --every, or longer with --for",
+        )
     if signs.peak_running == 0 and signs.peak_waiting == 0:
         return Verdict(
             diagnosis=Diagnosis.IDLE,
