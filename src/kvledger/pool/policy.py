@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import Any, assert_never
 
 from kvledger.errors import UsageError
+from kvledger.pool.groups import BlockGroups
 
 __all__ = ["Growth", "Kind", "Placement", "Policy", "Reservation", "parse_policies", "parse_policy"]
 
@@ -95,6 +96,8 @@ class Policy:
     full_sequence_must_fit: bool = True
     prefix_caching: bool = False
     """Full blocks of ``paged`` are kept and shared by content."""
+    groups: BlockGroups | None = None
+    """Block tables of ``paged`` for groups of layers that keep different tokens; None: all keep every token."""
 
     def __post_init__(self) -> None:
         """Refuse sizes that no allocator can work with."""
@@ -130,6 +133,8 @@ class Policy:
             case Kind.STATIC_BATCH:
                 return "runs one padded batch at a time; rows wait for the longest"
             case Kind.PAGED:
+                if self.groups is not None:
+                    return f"{len(self.groups.groups)} block tables over one pool, blocks allocated and given back"
                 return f"block table, {self.block_size} tokens a block, allocated on demand"
             case Kind.UPFRONT:
                 return f"block table, {self.block_size} tokens a block, all of prompt + max_tokens at admission"

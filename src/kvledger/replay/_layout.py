@@ -84,8 +84,9 @@ Array = Any  # a numpy array; numba knows its type
     I_IN_BUCKET,
     I_ROWS,
     I_PROGRESS,
-) = range(67)
-I_LEN = 67
+    I_MOST_TOKENS,
+) = range(68)
+I_LEN = 68
 
 # Floats: the clock, restarts, and where time began.
 (
@@ -114,8 +115,9 @@ F_LEN = 10
     A_WAITING,
     A_CACHED,
     A_SAVED,
-) = range(10)
-A_LEN = 10
+    A_STALE,
+) = range(11)
+A_LEN = 11
 
 # One slot: a request that runs, or was preempted and waits.
 (
@@ -153,7 +155,7 @@ S_LEN = 17
 B_LEN = A_LEN + 8
 
 # How memory is handed out, as the kernels see it.
-DEMAND, UPFRONT, PROMISE, EXTENT, GROWING, BATCH = range(6)
+GROUPS, DEMAND, UPFRONT, PROMISE, EXTENT, GROWING, BATCH = range(-1, 6)
 
 # A placement beside those of `extents`: inside segments, sizes in units of 512 bytes.
 SEGMENTS = 5

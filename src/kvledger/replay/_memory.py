@@ -69,6 +69,8 @@ def never_fits(ints, prompt, output, limit):
     """
     memory = ints[I_MEMORY]
     stored = prompt + output - 1
+    if memory == GROUPS:
+        return stored > ints[I_MOST_TOKENS]
     if memory == BATCH:
         return prompt + output > ints[I_CAPACITY]
     if memory != GROWING:
@@ -267,6 +269,6 @@ def free_units(ints):
 def kept_tokens(ints):
     """Return the tokens the policy would hold at a grain of one token and without a buffer."""
     memory = ints[I_MEMORY]
-    if memory == DEMAND or memory == GROWING:
+    if memory <= DEMAND or memory == GROWING:
         return ints[I_USED]
     return ints[I_KEPT]

@@ -66,6 +66,12 @@ def shared_saving_ratio(sums: Sums, size: PoolSize) -> float:
     return float(sums[at.A_SAVED] * size.token_bytes / (size.capacity_bytes * seconds)) if seconds > 0 else 0.0
 
 
+def stale_ratio(sums: Sums, size: PoolSize) -> float:
+    """Return what is held of tokens that no layer of its group needs, as a share of the pool."""
+    seconds = float(sums[at.A_SECONDS])
+    return float(sums[at.A_STALE] * size.token_bytes / (size.capacity_bytes * seconds)) if seconds > 0 else 0.0
+
+
 def paper_view(ratio: dict[Account, float], never_used: float) -> PaperView:
     """Return the categories of the paper's Figure 2."""
     used, reservation = ratio[Account.USED], ratio[Account.RESERVED] - never_used
@@ -237,6 +243,7 @@ def outcome_of(state: at.State, policy: Policy, size: PoolSize, *, prefix: Prefi
         end_to_end=latency_of(state, 2),
         timeline=timeline_of(state, size),
         shared_saving_ratio=shared_saving_ratio(busy, size),
+        stale_ratio=stale_ratio(busy, size),
         prefix=prefix,
         latencies=state.log.latencies,
     )

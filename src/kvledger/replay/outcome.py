@@ -157,6 +157,8 @@ class Outcome:
     timeline: list[TimelinePoint]
     shared_saving_ratio: float
     """Logical minus physical tokens under prefix sharing, of capacity, over busy time (a memo)."""
+    stale_ratio: float
+    """Held for tokens that their group of layers no longer needs (part of internal), of capacity, over busy time."""
     prefix: PrefixHits | None
     """What the prefix cache gave; None when it is off."""
     latencies: NDArray[np.float64] = field(repr=False)

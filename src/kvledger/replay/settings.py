@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from kvledger.errors import CapacityError, UsageError
+from kvledger.pool.groups import BlockGroups
 from kvledger.pool.policy import Kind, Policy
 from kvledger.replay.clock import STEPS, Clock
 
@@ -25,6 +26,7 @@ class PoolSize:
 
     ``units`` are blocks for block tables, tokens for extents; a unit has ``unit_tokens`` tokens and ``unit_bytes``
     bytes. ``unit_bytes`` is above ``unit_tokens * token_bytes`` only where a page holds no whole number of tokens.
+    For groups of layers everything is counted in bytes: ``unit_tokens`` is the bytes of a block, ``token_bytes`` 1.
     Inside segments a unit is 512 bytes, whatever a token has (``unit_tokens`` is 1 and means nothing).
     """
 
@@ -96,6 +98,8 @@ class Pool:
         """
         if policy.kind is Kind.VMM:
             size = self._divide_pages(policy)
+        elif policy.kind is Kind.PAGED and policy.groups is not None:
+            size = self._divide_groups(policy, policy.groups)
         elif policy.kind.is_paged:
             block = policy.block_size
             size = PoolSize(
@@ -136,6 +140,8 @@ class Pool:
         """Return the bytes of the pool before any rounding."""
         if self.memory_bytes is not None:
             return self.memory_bytes
+        if self.num_blocks is not None and policy.kind is Kind.PAGED and policy.groups is not None:
+            return self.num_blocks * policy.groups.block_bytes
         return self._tokens(policy) * self.bytes_per_token
 
     def _tokens(self, policy: Policy) -> int:
@@ -144,6 +150,11 @@ class Pool:
         if self.num_blocks is not None:
             return self.num_blocks * (self.block_size or policy.block_size)
         return (self.memory_bytes or 0) // self.bytes_per_token
+
+    def _divide_groups(self, policy: Policy, groups: BlockGroups) -> PoolSize:
+        """Divide into blocks that any group may hold; their slots differ in bytes, so amounts are bytes."""
+        block = groups.block_bytes
+        return PoolSize(units=self.total_bytes(policy) // block, unit_tokens=block, unit_bytes=block, token_bytes=1)
 
     def _divide_pages(self, policy: Policy) -> PoolSize:
         """Divide into page groups: one page in each tensor (vAttention, ASPLOS'25, section 5)."""
