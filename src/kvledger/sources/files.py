@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import BinaryIO
 
 from kvledger.errors import SourceError, UsageError
-from kvledger.traces import ReadOptions, SessionStarts, Trace, read_folder, read_trace, synthesise
+from kvledger.traces import ReadOptions, SessionStarts, Trace, read_folder, read_trace, synthesise, with_content
+from kvledger.traces.formats.llmservingsim import RUN_FORMAT, workload_of_run
 from kvledger.traces.synthetic import PREFIX
 
 __all__ = ["load_trace"]
 
 _MAX_FILES = 2000
+_LEVELS = 4
 
 
 def load_trace(
@@ -25,6 +27,7 @@ def load_trace(
     identity: bool = True,
     stdin: BinaryIO | None = None,
     session_starts: str = "rate:0.1",
+    content: str | None = None,
 ) -> Trace:
     """Load a trace from a path, a folder, ``-`` for standard input, or ``synthetic:NAME[,key=value...]``.
 
@@ -35,12 +38,22 @@ def load_trace(
         identity: False skips content ids, which is cheaper.
         stdin: What ``-`` reads; the process's own by default.
         session_starts: ``zero``, ``every:SECONDS`` or ``rate:PER_SECOND``, for traces without a common clock.
+        content: Another trace of the same requests, which knows their content. A recorded run of LLMServingSim finds
+            the workload it names by itself, when that lies in its folder or up to four above.
 
     Raises:
         SourceError: It cannot be opened or read.
-        TraceError: It is no trace, or holds no request.
+        TraceError: It is no trace, holds no request, or the content is that of other requests.
         UsageError: The mapping or the description cannot be understood.
     """
+    if content is not None:
+        if not identity:
+            raise UsageError(
+                "--content tells what requests share, and nothing asks for it", hint="add --prefix-caching on"
+            )
+        known = load_trace(content, seed=seed, session_starts=session_starts)
+        trace = load_trace(spec, columns=columns, seed=seed, identity=False, stdin=stdin, session_starts=session_starts)
+        return with_content(trace, known)
     if spec.startswith(PREFIX):
         return synthesise(spec, seed=seed, identity=identity)
     options = ReadOptions(identity=identity, seed=seed, session_starts=SessionStarts.parse(session_starts))
@@ -48,9 +61,32 @@ def load_trace(
         return read_trace(stdin or sys.stdin.buffer, name="standard input", columns=columns, options=options)
     path = Path(spec)
     if _is_folder(path):
-        return _load_folder(path, columns, options)
-    with _open(path) as raw:
-        return read_trace(raw, name=f"`{path.name}`", columns=columns, options=options)
+        trace, folder = _load_folder(path, columns, options), path
+    else:
+        with _open(path) as raw:
+            trace = read_trace(raw, name=f"`{path.name}`", columns=columns, options=options)
+        folder = path.parent
+    if identity and trace.format.name == RUN_FORMAT.name:
+        return _with_its_workload(trace, folder)
+    return trace
+
+
+def _with_its_workload(trace: Trace, folder: Path) -> Trace:
+    """Give a recorded run the token ids of the workload that its ``meta.json`` names, when it lies near."""
+    meta = folder / "meta.json"
+    if not meta.is_file():
+        return trace
+    with _open(meta) as raw:
+        name = workload_of_run(raw)
+    if name is None:
+        return trace
+    above = list(folder.resolve().parents)[:_LEVELS]
+    for place in (folder, *above, *(parent / "workloads" for parent in above)):
+        for candidate in (place / name, place / f"{name}.gz"):
+            if candidate.is_file():
+                with _open(candidate) as raw:
+                    return with_content(trace, read_trace(raw, name=f"`{candidate.name}`"))
+    return trace
 
 
 def _is_folder(path: Path) -> bool:

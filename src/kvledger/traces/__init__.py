@@ -1,5 +1,6 @@
 """Request traces: one reader a format, found by content, and seeded synthetic workloads."""
 
+from kvledger.traces.attach import with_content
 from kvledger.traces.read import read_folder, read_trace
 from kvledger.traces.record import ErrorBand, Trace, TraceAccuracy, TraceFormat
 from kvledger.traces.registry import ReadOptions
@@ -17,5 +18,6 @@ __all__ = [
     "read_folder",
     "read_trace",
     "synthesise",
+    "with_content",
     "with_rate",
 ]

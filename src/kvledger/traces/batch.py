@@ -47,7 +47,10 @@ class Identity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """Some rows as read, NaN where a value is missing or no number. All columns have one length."""
+    """Some rows as read, NaN where a value is missing or no number. All columns have one length.
+
+    ``first_token_seconds`` and ``end_seconds`` are what was observed, on the clock of ``arrival_seconds``.
+    """
 
     prompt_tokens: _Floats
     output_tokens: _Floats
@@ -56,3 +59,5 @@ class Batch:
     shared_prefix_tokens: _Floats | None = None
     session: NDArray[np.int64] | None = None
     identity: Identity | None = None
+    first_token_seconds: _Floats | None = None
+    end_seconds: _Floats | None = None

@@ -29,10 +29,12 @@ _NULLS = ["", "null", "NULL", "None", "N/A", "NA"]
 NOT_JSON = "line is not a JSON object"
 
 
-def iter_columns(source: TraceInput, head: Head, names: Sequence[str], drop: Drop) -> Iterator[Columns]:
+def iter_columns(
+    source: TraceInput, head: Head, names: Sequence[str], drop: Drop, *, may_be_empty: Sequence[str] = ()
+) -> Iterator[Columns]:
     """Yield the named columns batch by batch; rows that are no rows are given to ``drop``.
 
-    A JSON name may be dotted, to reach into objects.
+    A JSON name may be dotted, to reach into objects. Those that ``may_be_empty`` are no fault when no row has them.
 
     Raises:
         SourceError: The table cannot be read further.
@@ -46,7 +48,7 @@ def iter_columns(source: TraceInput, head: Head, names: Sequence[str], drop: Dro
             _require(names, head.columns, source.name)
             yield from _parquet(source, names)
         case _:
-            yield from _json(iter_objects(source, head, drop), names, source.name)
+            yield from _json(iter_objects(source, head, drop), names, set(names) - set(may_be_empty), source.name)
 
 
 def _require(names: Sequence[str], columns: Sequence[str], source: str) -> None:
@@ -157,22 +159,22 @@ def iter_objects(source: TraceInput, head: Head, drop: Drop) -> Iterator[dict[st
             drop(NOT_JSON, 1)
 
 
-def _json(objects: Iterable[dict[str, Any]], names: Sequence[str], source: str) -> Iterator[Columns]:
+def _json(objects: Iterable[dict[str, Any]], names: Sequence[str], needed: set[str], source: str) -> Iterator[Columns]:
     rows: list[dict[str, Any]] = []
     first = True
     for item in objects:
         rows.append(item)
         if len(rows) == _JSON_ROWS:
-            yield _gathered(rows, names, source if first else None)
+            yield _gathered(rows, names, needed if first else set(), source)
             rows, first = [], False
     if rows:
-        yield _gathered(rows, names, source if first else None)
+        yield _gathered(rows, names, needed if first else set(), source)
 
 
-def _gathered(rows: list[dict[str, Any]], names: Sequence[str], source: str | None) -> Columns:
+def _gathered(rows: list[dict[str, Any]], names: Sequence[str], needed: set[str], source: str) -> Columns:
     columns = {name: [_reach(row, name) for row in rows] for name in names}
     for name, values in columns.items():
-        if source is not None and all(value is None for value in values):
+        if name in needed and all(value is None for value in values):
             found = ", ".join(f"`{key[:40]}`" for key in list(rows[0])[:20])
             raise TraceError(
                 f"no row at the start of {source} has the field `{name}`; the first one has {found}",

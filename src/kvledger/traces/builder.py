@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from kvledger.errors import TraceError
 from kvledger.ledger import Accuracy
+from kvledger.replay.observed import Observed
 from kvledger.replay.workload import Content, SharedPrefix, Workload
 from kvledger.traces.batch import Batch, Identity, IdentityKind
 from kvledger.traces.record import Trace, TraceAccuracy, TraceFormat
@@ -38,6 +39,8 @@ class _Columns:
     counts: list[NDArray[np.int64]] = field(default_factory=list)
     ids: list[NDArray[np.int64]] = field(default_factory=list)
     lengths: list[NDArray[np.int32]] = field(default_factory=list)
+    first_token: list[_Floats] = field(default_factory=list)
+    end: list[_Floats] = field(default_factory=list)
 
 
 class WorkloadBuilder:
@@ -89,6 +92,7 @@ class WorkloadBuilder:
         rows = len(batch.prompt_tokens)
         self.rows_read += rows
         keep = self._judge(batch)
+        self._observe(batch, keep)
         self._kept += int(keep.sum())
         self._append(batch, keep)
         if self._kept > MAX_ROWS or self._ids > MAX_IDS:
@@ -141,6 +145,26 @@ class WorkloadBuilder:
         if batch.identity is not None:
             self._append_identity(batch.identity, keep)
 
+    def _observe(self, batch: Batch, keep: NDArray[np.bool_]) -> None:
+        """Keep what was observed, NaN for rows of which nothing was; called before the rows themselves are kept."""
+        moments = (batch.first_token_seconds, batch.end_seconds)
+        columns = (self._columns.first_token, self._columns.end)
+        if batch.arrival_seconds is None or not (columns[0] or any(moment is not None for moment in moments)):
+            return
+        if not columns[0] and self._kept:
+            for column in columns:
+                column.append(np.full(self._kept, np.nan))
+        arrivals = batch.arrival_seconds[keep]
+        for column, moment in zip(columns, moments):
+            seen = np.full(len(arrivals), np.nan) if moment is None else moment[keep]
+            with np.errstate(invalid="ignore"):
+                early = seen < arrivals
+                wrong = early | ~(np.abs(seen) <= _MAX_SECONDS)
+            self._adjust("observed moment before the arrival: left out", int(early.sum()))
+            column.append(np.where(wrong, np.nan, seen))
+        unseen = (columns[0][-1] == columns[1][-1]) & (batch.output_tokens[keep] > 1)
+        columns[0][-1][unseen] = np.nan  # the answer came in one piece: its first token was not seen
+
     def _append_identity(self, identity: Identity, keep: NDArray[np.bool_]) -> None:
         columns = self._columns
         columns.counts.append(identity.counts[keep])
@@ -177,8 +201,12 @@ class WorkloadBuilder:
                 "no arrival times: all requests arrive at 0, a queue that is never empty; choose a rate with --rate"
             )
             self.accuracy = replace(self.accuracy, arrivals=Accuracy.MODELLED)
+        first, end = _join(columns.first_token), _join(columns.end)
         if self.absolute:
-            arrivals -= arrivals.min()
+            origin = arrivals.min()
+            for moments in (arrivals, first, end):
+                if moments is not None:
+                    moments -= origin
         order = self._order(arrivals)
         prompt, output = _take(_join(columns.prompt), order), _take(_join(columns.output), order)
         assert prompt is not None
@@ -200,6 +228,7 @@ class WorkloadBuilder:
             adjusted=dict(self.adjusted),
             notes=tuple(self.notes),
             accuracy=self.accuracy,
+            observed=_observed(_take(first, order), _take(end, order)),
         ).check()
 
     def _order(self, arrivals: _Floats) -> NDArray[np.int64] | None:
@@ -228,6 +257,13 @@ class WorkloadBuilder:
         offsets = np.zeros(len(counts) + 1, dtype=np.int64)
         np.cumsum(counts, out=offsets[1:])
         return self.identity.make(offsets, ids, lengths)
+
+
+def _observed(first: _Floats | None, end: _Floats | None) -> Observed | None:
+    if first is None or end is None:
+        return None
+    observed = Observed(first_token_seconds=first, end_seconds=end)
+    return observed if observed.moments else None
 
 
 def _join(parts: list[NDArray[T]]) -> NDArray[T] | None:

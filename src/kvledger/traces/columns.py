@@ -17,7 +17,8 @@ __all__ = ["ColumnMapping", "can_guess", "guess_mapping", "parse_mapping", "sugg
 class ColumnMapping:
     """Names of the columns of a table; a dotted name reaches into JSON objects.
 
-    ``arrival_unit`` None: decided by the column's name or, for dates, by its values.
+    ``arrival_unit`` None: decided by the column's name or, for dates, by its values. ``first_token`` and ``end`` hold
+    observed moments in the unit and on the clock of ``arrival``.
     """
 
     prompt: str
@@ -30,6 +31,8 @@ class ColumnMapping:
     hash_ids: str | None = None
     block_tokens: int = 16
     hash_kind: HashKind = HashKind.CHAIN
+    first_token: str | None = None
+    end: str | None = None
 
     def __post_init__(self) -> None:
         if self.block_tokens < 1:
@@ -37,10 +40,15 @@ class ColumnMapping:
 
     def names(self, *, identity: bool) -> tuple[str, ...]:
         """Columns to read, without those that only identity needs when it is not wanted."""
-        wanted = [self.arrival, self.prompt, self.output, self.max_tokens, self.session]
+        wanted = [self.arrival, self.prompt, self.output, self.max_tokens, self.session, *self.observed]
         if identity:
             wanted += [self.shared_prefix, self.hash_ids]
         return tuple(dict.fromkeys(name for name in wanted if name is not None))
+
+    @property
+    def observed(self) -> tuple[str, ...]:
+        """Columns of observed moments; they may be empty."""
+        return tuple(name for name in (self.first_token, self.end) if name is not None)
 
     def limited_to(self, exists: Callable[[str], bool]) -> ColumnMapping:
         """Return the mapping without those optional columns that a table does not have."""
@@ -54,6 +62,8 @@ class ColumnMapping:
             shared_prefix=there(self.shared_prefix),
             session=there(self.session),
             hash_ids=there(self.hash_ids),
+            first_token=there(self.first_token),
+            end=there(self.end),
         )
 
 
@@ -71,8 +81,8 @@ def suggest(word: str, known: Iterable[str], *, what: str) -> str:
 def parse_mapping(text: str) -> ColumnMapping:
     """Read ``arrival=COLUMN[:UNIT],prompt=COLUMN,output=COLUMN,...``.
 
-    Further keys: ``max_tokens``, ``shared_prefix``, ``session``, ``hash_ids`` name columns; ``block_tokens=512`` and
-    ``hash_kind=chain|content`` say what a hash id covers. Units: s, ms, us, ns, date.
+    Further keys: ``max_tokens``, ``shared_prefix``, ``session``, ``hash_ids``, ``first_token``, ``end`` name columns;
+    ``block_tokens=512`` and ``hash_kind=chain|content`` say what a hash id covers. Units: s, ms, us, ns, date.
 
     Raises:
         UsageError: A key is unknown or given twice, a value is missing, or ``prompt`` or ``output`` is not named.
@@ -124,6 +134,8 @@ def _built(given: dict[str, str]) -> ColumnMapping:
         hash_ids=given.get("hash_ids"),
         block_tokens=int(block),
         hash_kind=HashKind(kind),
+        first_token=given.get("first_token"),
+        end=given.get("end"),
     )
 
 
@@ -169,6 +181,12 @@ def _find_arrival(names: Iterable[str]) -> str | None:
     return None
 
 
+def _observed_name(names: Iterable[str], known: str) -> str | None:
+    """Return the column of that name where arrivals are in seconds by name, too."""
+    arrival = _find_arrival(names)
+    return known if known in names and arrival is not None and unit_of_name(arrival) is TimeUnit.SECONDS else None
+
+
 def can_guess(names: Iterable[str]) -> bool:
     """Whether a table with these columns can be read without being told what they mean."""
     names = tuple(names)
@@ -199,4 +217,6 @@ def guess_mapping(names: Iterable[str], *, source: str) -> ColumnMapping:
         max_tokens=_find(names, _LIMIT),
         shared_prefix=_find(names, _SHARED),
         session=_find(names, _SESSION),
+        first_token=_observed_name(names, "first_token_seconds"),
+        end=_observed_name(names, "end_seconds"),
     )

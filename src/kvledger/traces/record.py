@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from kvledger.errors import TraceError
 from kvledger.ledger import Accuracy
+from kvledger.replay.observed import Observed
 from kvledger.replay.workload import Workload
 
 __all__ = ["ErrorBand", "Trace", "TraceAccuracy", "TraceFormat"]
@@ -56,6 +57,8 @@ class Trace:
     adjusted: Mapping[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     accuracy: TraceAccuracy = field(default_factory=TraceAccuracy)
+    observed: Observed | None = None
+    """When requests really got their tokens, where the source says so."""
 
     def __len__(self) -> int:
         """Return the number of requests."""
@@ -71,4 +74,6 @@ class Trace:
         if self.rows_read != kept + dropped:
             raise TraceError(f"{self.rows_read} rows read are not {kept} kept plus {dropped} dropped")
         self.workload.check()
+        if self.observed is not None:
+            self.observed.check(self.workload.arrival_seconds)
         return self

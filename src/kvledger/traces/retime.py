@@ -36,4 +36,5 @@ def with_rate(trace: Trace, rate: float, *, seed: int = 0) -> Trace:
         workload=replace(trace.workload, arrival_seconds=np.cumsum(gaps)),
         notes=(*kept, f"arrivals are drawn anew ({how}), in the order of the trace"),
         accuracy=replace(trace.accuracy, arrivals=Accuracy.MODELLED),
+        observed=None,
     ).check()

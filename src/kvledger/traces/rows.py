@@ -24,19 +24,27 @@ class RowBuffer:
         timed: Whether rows have an arrival.
         sessions: Whether rows have a session.
         identified: Whether :meth:`identify` is called for rows.
+        observed: Whether rows come with moments of their first token and their end.
     """
 
     def __init__(
-        self, builder: WorkloadBuilder, *, timed: bool = True, sessions: bool = False, identified: bool = False
+        self,
+        builder: WorkloadBuilder,
+        *,
+        timed: bool = True,
+        sessions: bool = False,
+        identified: bool = False,
+        observed: bool = False,
     ) -> None:
         self._builder = builder
-        self._timed, self._sessions, self._identified = timed, sessions, identified
+        self._timed, self._sessions, self._identified, self._observed = timed, sessions, identified, observed
         self._clear()
 
     def _clear(self) -> None:
         self._arrival, self._prompt, self._output = array("d"), array("d"), array("d")
         self._limit, self._session = array("d"), array("q")
         self._counts, self._ids, self._lengths = array("q"), array("q"), array("i")
+        self._first, self._end = array("d"), array("d")
 
     def add(
         self,
@@ -46,8 +54,9 @@ class RowBuffer:
         arrival_seconds: object = None,
         max_tokens: object = None,
         session: int = -1,
+        moments: tuple[object, object] = (None, None),
     ) -> None:
-        """Take one row; None, or what is no number, means missing."""
+        """Take one row; None, or what is no number, means missing. ``moments``: of the first token and of the end."""
         if len(self._prompt) >= _FLUSH_ROWS or len(self._ids) >= _FLUSH_IDS:
             self.flush()
         self._prompt.append(_float(prompt_tokens))
@@ -56,6 +65,9 @@ class RowBuffer:
         self._limit.append(_float(max_tokens))
         self._session.append(session)
         self._counts.append(0)
+        if self._observed:
+            self._first.append(_float(moments[0]))
+            self._end.append(_float(moments[1]))
 
     def identify(self, ids: Sequence[int], lengths: Iterable[int] | None = None) -> None:
         """Give the row just added its content ids."""
@@ -83,6 +95,8 @@ class RowBuffer:
                 max_tokens=np.array(self._limit),
                 session=np.array(self._session) if self._sessions else None,
                 identity=identity,
+                first_token_seconds=np.array(self._first) if self._observed else None,
+                end_seconds=np.array(self._end) if self._observed else None,
             )
         )
         self._clear()

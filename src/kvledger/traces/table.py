@@ -69,7 +69,7 @@ def read_table(source: TraceInput, head: Head, table: Table, *, identity: bool =
     linked = (parent,) if parent is not None else ()
     names = dict.fromkeys((*mapping.names(identity=identity), *(f.column for f in filters), *linked))
     reader = _BatchReader(mapping, builder, identity=identity, parent=parent)
-    for columns in iter_columns(source, head, list(names), builder.drop):
+    for columns in iter_columns(source, head, list(names), builder.drop, may_be_empty=mapping.observed):
         builder.add(reader.batch(_filtered(columns, filters, builder)))
     return builder.build()
 
@@ -101,14 +101,17 @@ class _BatchReader:
     def batch(self, columns: Columns) -> Batch:
         mapping = self._mapping
         shared = mapping.shared_prefix if self._identity else None
+        arrivals = self._arrivals(columns[mapping.arrival]) if mapping.arrival else None
         return Batch(
             prompt_tokens=numbers(columns[mapping.prompt]),
             output_tokens=numbers(columns[mapping.output]),
-            arrival_seconds=self._arrivals(columns[mapping.arrival]) if mapping.arrival else None,
+            arrival_seconds=arrivals,
             max_tokens=numbers(columns[mapping.max_tokens]) if mapping.max_tokens else None,
             shared_prefix_tokens=numbers(columns[shared]) if shared else None,
             session=self._session_column(columns),
             identity=self._hashes(columns[mapping.hash_ids]) if self._identity and mapping.hash_ids else None,
+            first_token_seconds=self._moments(mapping.first_token, columns),
+            end_seconds=self._moments(mapping.end, columns),
         )
 
     def _arrivals(self, values: Any) -> NDArray[np.float64]:
@@ -119,6 +122,10 @@ class _BatchReader:
         seconds = self._clock.seconds(values)
         self._builder.absolute = self._clock.absolute
         return seconds
+
+    def _moments(self, name: str | None, columns: Columns) -> NDArray[np.float64] | None:
+        """Convert observed moments with the clock of the arrivals, which has seen these rows already."""
+        return None if name is None or self._clock is None else self._clock.seconds(columns[name])
 
     def _session_column(self, columns: Columns) -> NDArray[np.int64] | None:
         if self._mapping.session is None:

@@ -26,6 +26,7 @@ BENCH = TraceFormat(
 AIPERF = TraceFormat(name="aiperf", sentence="aiperf profile export: start and end in nanoseconds, sequence lengths")
 GUIDELLM = TraceFormat(name="guidellm", sentence="guidellm benchmark report: start times, prompt and output tokens")
 _MAX_MEAN_REQUESTS = 10_000_000
+_MOST_GAPS = 1 << 24
 
 
 def _is_bench(head: Head) -> bool:
@@ -54,6 +55,7 @@ def _add_run(run: dict[str, Any], builder: WorkloadBuilder, options: ReadOptions
         rows = len(prompts)
     arrivals = _bench_arrivals(run, rows, options.seed, builder)
     prompt, output = numbers(arrow(prompts[:rows])), numbers(arrow(outputs[:rows]))
+    first, end = _bench_moments(run, arrivals)
     failed = output == 0
     builder.drop("request failed (0 output tokens)", int(failed.sum()))
     builder.add(
@@ -61,10 +63,29 @@ def _add_run(run: dict[str, Any], builder: WorkloadBuilder, options: ReadOptions
             prompt_tokens=prompt[~failed],
             output_tokens=output[~failed],
             arrival_seconds=(arrivals + base_seconds)[~failed],
+            first_token_seconds=(first + base_seconds)[~failed],
+            end_seconds=(end + base_seconds)[~failed],
         )
     )
     duration = _number(run.get("duration"))
     return base_seconds + max(duration if math.isfinite(duration) else 0.0, float(arrivals[-1]) if rows else 0.0)
+
+
+def _bench_moments(run: dict[str, Any], arrivals: Any) -> tuple[Any, Any]:
+    """Return when each request got its first and last token, where start times and delays were saved."""
+    rows = len(arrivals)
+    firsts, gaps = run.get("ttfts"), run.get("itls")
+    unknown = np.full(rows, np.nan)
+    if not (isinstance(run.get("start_times"), list) and isinstance(firsts, list) and len(firsts) >= rows):
+        return unknown, unknown
+    first = arrivals + numbers(arrow(firsts[:rows]))
+    if not (isinstance(gaps, list) and len(gaps) >= rows):
+        return first, unknown
+    return first, first + np.array([_sum(gap) for gap in gaps[:rows]], np.float64)
+
+
+def _sum(gaps: Any) -> float:
+    return math.fsum(map(_number, gaps)) if isinstance(gaps, list) and len(gaps) <= _MOST_GAPS else math.nan
 
 
 def _means(run: dict[str, Any], builder: WorkloadBuilder) -> tuple[list[int], list[int]]:
@@ -111,7 +132,7 @@ def _is_aiperf(head: Head) -> bool:
 
 def _read_aiperf(given: Given) -> Trace:
     builder = WorkloadBuilder(AIPERF, source=given.source.name)
-    rows = RowBuffer(builder, sessions=True)
+    rows = RowBuffer(builder, sessions=True, observed=True)
     clock, sessions = Clock(TimeUnit.NANOSECONDS), dict[str, int]()
     for record in iter_objects(given.source, given.head, builder.drop):
         metadata, metrics = record.get("metadata"), record.get("metrics")
@@ -124,9 +145,12 @@ def _read_aiperf(given: Given) -> Trace:
         else:
             conversation = metadata.get("conversation_id")
             session = sessions.setdefault(str(conversation), len(sessions)) if conversation is not None else -1
-            seconds = clock.seconds(arrow([metadata.get("request_start_ns")]))[0]
+            seconds, end = (
+                float(clock.seconds(arrow([metadata.get(f"request_{side}_ns")]))[0]) for side in ("start", "end")
+            )
+            first = seconds + _number(_value(metrics, "time_to_first_token")) / 1000
             lengths = (_value(metrics, f"{side}_sequence_length") for side in ("input", "output"))
-            rows.add(*lengths, arrival_seconds=float(seconds), session=session)
+            rows.add(*lengths, arrival_seconds=seconds, session=session, moments=(first, end))
     builder.absolute = clock.absolute
     rows.flush()
     return builder.build()
@@ -144,7 +168,7 @@ def _is_guidellm(head: Head) -> bool:
 def _read_guidellm(given: Given) -> Trace:
     builder = WorkloadBuilder(GUIDELLM, source=given.source.name)
     builder.absolute = True
-    rows = RowBuffer(builder)
+    rows = RowBuffer(builder, observed=True)
     clock = Clock(TimeUnit.SECONDS)
     for report in iter_objects(given.source, given.head, builder.drop):
         for benchmark in _listed(report, "benchmarks"):
@@ -173,13 +197,28 @@ _START_PATHS = (
 )
 
 
+_FIRST_PATHS = (("first_token_time",), ("info", "timings", "first_iteration"))
+_END_PATHS = (
+    ("request_end_time",),
+    ("end_time",),
+    ("info", "timings", "request_end"),
+    ("scheduler_info", "request_timings", "request_end"),
+)
+
+
+def _first_of(request: Any, paths: tuple[tuple[str, ...], ...]) -> Any:
+    return next((value for path in paths if (value := _walk(request, path)) is not None), None)
+
+
 def _add_guidellm(request: Any, rows: RowBuffer, clock: Clock, builder: WorkloadBuilder) -> None:
     if not isinstance(request, dict):
         builder.drop("request is not an object")
         return
-    start = next((value for path in _START_PATHS if (value := _walk(request, path)) is not None), None)
+    start = _first_of(request, _START_PATHS)
     seconds = float(clock.seconds(arrow([start]))[0])
-    rows.add(request.get("prompt_tokens"), request.get("output_tokens"), arrival_seconds=seconds)
+    moments = tuple(_first_of(request, paths) for paths in (_FIRST_PATHS, _END_PATHS))
+    first, end = (math.nan if m is None else float(clock.seconds(arrow([m]))[0]) for m in moments)
+    rows.add(request.get("prompt_tokens"), request.get("output_tokens"), arrival_seconds=seconds, moments=(first, end))
 
 
 def _walk(value: Any, path: tuple[str, ...]) -> Any:

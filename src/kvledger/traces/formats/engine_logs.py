@@ -130,7 +130,7 @@ def _explain_vllm(builder: WorkloadBuilder, *, exact: bool) -> None:
 def _read_sglang(given: Given) -> Trace:
     builder = WorkloadBuilder(SGLANG_FORMAT, source=given.source.name)
     builder.absolute = True
-    rows = RowBuffer(builder)
+    rows = RowBuffer(builder, observed=True)
     received: dict[str, float] = {}
     for line in text_lines(given.source):
         match = _SGLANG_LINE.search(line[:400])
@@ -163,13 +163,15 @@ def _finish(line: str, rid: str, seconds: float, received: dict[str, float], row
 
     limit = _NEW_TOKENS.search(line)
     arrival = received.pop(rid, None)
+    latency = value("e2e_latency")
     if arrival is None:
-        arrival = seconds - (value("e2e_latency") or 0.0)
+        arrival = seconds - (latency or 0.0)
     rows.add(
         value("prompt_tokens"),
         value("completion_tokens"),
         arrival_seconds=arrival,
         max_tokens=limit[1] if limit else None,
+        moments=(None, arrival + latency if latency else seconds),
     )
 
 

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
+import re
+from typing import Any, BinaryIO
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
-from kvledger.traces.batch import IdentityKind
-from kvledger.traces.batches import iter_objects
+from kvledger.traces.batch import Batch, IdentityKind
+from kvledger.traces.batches import iter_columns, iter_objects
 from kvledger.traces.builder import WorkloadBuilder
-from kvledger.traces.columns import ColumnMapping
 from kvledger.traces.head import Head, Shape
 from kvledger.traces.record import Trace, TraceFormat
 from kvledger.traces.registry import Given, Reader, ReadOptions
 from kvledger.traces.rows import RowBuffer
-from kvledger.traces.table import Table, read_table
-from kvledger.traces.times import TimeUnit
+from kvledger.traces.times import Clock, TimeUnit, numbers
 
-__all__ = ["RUN", "WORKLOAD"]
+__all__ = ["RUN", "RUN_FORMAT", "WORKLOAD", "workload_of_run"]
 
 WORKLOAD_FORMAT = TraceFormat(
     name="llmservingsim",
@@ -29,6 +30,7 @@ RUN_FORMAT = TraceFormat(
 )
 _MAX_TOKEN_ID = 2**31 - 1
 _META_BYTES = 1 << 20
+_FILE_NAME = re.compile(r"[\w.-]{1,200}\.jsonl")
 
 
 def _is_workload(head: Head) -> bool:
@@ -69,17 +71,52 @@ def _is_run(head: Head) -> bool:
     return head.shape is Shape.JSON_LINES and head.has("input_toks", "output_toks", "arrival_time", "queued_ts")
 
 
-_RUN = Table(
-    format=RUN_FORMAT,
-    mapping=ColumnMapping(
-        prompt="input_toks", output="output_toks", arrival="arrival_time", arrival_unit=TimeUnit.SECONDS
-    ),
-)
+_RUN_COLUMNS = ("input_toks", "output_toks", "arrival_time", "queued_ts", "first_token_ts", "last_token_ts")
 
 
 def _read_run(given: Given) -> Trace:
-    table = Table(format=_RUN.format, mapping=_RUN.mapping, notes=_run_notes(given.options))
-    return read_table(given.source, given.head, table)
+    """Read a run; the engine's own clock is set so that the request that was queued soonest was queued at once."""
+    builder = WorkloadBuilder(RUN_FORMAT, source=given.source.name)
+    for note in _run_notes(given.options):
+        builder.note(note)
+    clock = Clock(TimeUnit.SECONDS)
+    parts: list[list[NDArray[np.float64]]] = [[] for _ in _RUN_COLUMNS]
+    for columns in iter_columns(
+        given.source, given.head, _RUN_COLUMNS, builder.drop, may_be_empty=("first_token_ts", "last_token_ts")
+    ):
+        for part, name in zip(parts, _RUN_COLUMNS):
+            values = columns[name]
+            part.append(clock.seconds(values) if name == "arrival_time" else numbers(values))
+    if not parts[0]:
+        return builder.build()
+    prompt, output, arrival, queued, first, end = (np.concatenate(part) for part in parts)
+    builder.absolute = clock.absolute
+    delay = queued - arrival
+    offset = np.nanmin(delay) if np.isfinite(delay).any() else np.nan
+    builder.add(
+        Batch(
+            prompt_tokens=prompt,
+            output_tokens=output,
+            arrival_seconds=arrival,
+            first_token_seconds=first - offset,
+            end_seconds=end - offset,
+        )
+    )
+    return builder.build()
+
+
+def _meta(raw: BinaryIO) -> dict[str, Any]:
+    try:
+        meta = msgspec.json.decode(raw.read(_META_BYTES))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return {}
+    return meta if isinstance(meta, dict) else {}
+
+
+def workload_of_run(raw: BinaryIO) -> str | None:
+    """Return the file name, without folders, of the workload that a run's ``meta.json`` names."""
+    name = str(_meta(raw).get("dataset_path")).replace("\\", "/").rpartition("/")[2]
+    return name if _FILE_NAME.fullmatch(name) else None
 
 
 def _run_notes(options: ReadOptions) -> tuple[str, ...]:
@@ -88,11 +125,8 @@ def _run_notes(options: ReadOptions) -> tuple[str, ...]:
     if opener is None:
         return ()
     with opener() as raw:
-        try:
-            meta = msgspec.json.decode(raw.read(_META_BYTES))
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            return ()
-    if not isinstance(meta, dict):
+        meta = _meta(raw)
+    if not meta:
         return ()
     cache, hardware = meta.get("kv_cache"), meta.get("hardware")
     where = hardware.get("device_name") if isinstance(hardware, dict) else None

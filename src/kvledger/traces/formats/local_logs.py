@@ -107,7 +107,7 @@ def _is_ollama(head: Head) -> bool:
 def _read_ollama(given: Given) -> Trace:
     builder = WorkloadBuilder(OLLAMA_FORMAT, source=given.source.name)
     builder.absolute = True
-    rows = RowBuffer(builder)
+    rows = RowBuffer(builder, observed=True)
     origin: int | None = None
     for line in text_lines(given.source):
         record = _object(line)
@@ -118,12 +118,14 @@ def _read_ollama(given: Given) -> Trace:
             builder.drop("part of a streamed response")
             continue
         created, duration = parse_date(str(record.get("created_at"))), record.get("total_duration")
-        arrival = None
+        arrival = end = None
         if created is not None and type(duration) is int:
             start = created - duration
             origin = start if origin is None else origin
-            arrival = (start - origin) / 10**9
-        rows.add(record.get("prompt_eval_count"), record.get("eval_count"), arrival_seconds=arrival)
+            arrival, end = (start - origin) / 10**9, (created - origin) / 10**9
+        rows.add(
+            record.get("prompt_eval_count"), record.get("eval_count"), arrival_seconds=arrival, moments=(None, end)
+        )
     rows.flush()
     if builder.rows_read == builder.dropped["access line without token counts"] + builder.dropped[NOT_A_REQUEST]:
         raise TraceError(

@@ -1,9 +1,10 @@
 """kvledger's own trace file: Parquet with everything a trace holds, readable back without loss.
 
 Columns: ``arrival_seconds`` double, ``prompt_tokens`` and ``output_tokens`` int32; where the trace has them
-``max_tokens`` int32 (0: none declared), ``session`` int32 (-1: none), ``shared_prefix_tokens`` int32, ``content_ids``
-list of int64 (block ids) or int32 (token ids), ``content_lengths`` list of int32. File metadata: ``kvledger.schema``
-(``kvledger.trace``), ``kvledger.schema_version`` (``1``), ``kvledger.trace`` (JSON: the rest of the record).
+``max_tokens`` int32 (0: none declared), ``session`` int32 (-1: none), ``first_token_seconds`` and ``end_seconds``
+double (NaN: not observed), ``shared_prefix_tokens`` int32, ``content_ids`` list of int64 (block ids) or int32
+(token ids), ``content_lengths`` list of int32. File metadata: ``kvledger.schema`` (``kvledger.trace``),
+``kvledger.schema_version`` (``1``), ``kvledger.trace`` (JSON: the rest of the record).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from numpy.typing import NDArray
 
 from kvledger.errors import TraceError
 from kvledger.ledger import Accuracy
+from kvledger.replay.observed import Observed
 from kvledger.replay.workload import Content, HashIds, HashKind, SharedPrefix, TokenIds, Workload
 from kvledger.traces.head import Head, Shape
 from kvledger.traces.record import ErrorBand, Trace, TraceAccuracy, TraceFormat
@@ -31,6 +33,7 @@ SCHEMA = "kvledger.trace"
 SCHEMA_VERSION = 1
 _GROUP_ROWS = 1 << 17
 _GROUP_IDS = 1 << 24
+_OBSERVED = ("first_token_seconds", "end_seconds")
 
 
 class _Header(msgspec.Struct, forbid_unknown_fields=False):
@@ -55,7 +58,8 @@ def write_trace(trace: Trace, out: BinaryIO) -> None:
     schema = _schema(trace)
     with pq.ParquetWriter(out, schema, compression="zstd") as writer:
         for low, high in _groups(trace.workload):
-            writer.write_table(pa.table(_columns(trace.workload, low, high), schema=schema))
+            columns = _columns(trace.workload, low, high) | _moments(trace.observed, low, high)
+            writer.write_table(pa.table(columns, schema=schema))
 
 
 def _groups(workload: Workload) -> Iterator[tuple[int, int]]:
@@ -105,6 +109,8 @@ def _schema(trace: Trace) -> Any:
         fields.append(("max_tokens", pa.int32()))
     if workload.session is not None:
         fields.append(("session", pa.int32()))
+    if trace.observed is not None:
+        fields += [(name, pa.float64()) for name in _OBSERVED]
     match content:
         case SharedPrefix():
             fields.append(("shared_prefix_tokens", pa.int32()))
@@ -143,6 +149,10 @@ def _columns(workload: Workload, low: int, high: int) -> dict[str, Any]:
             lengths = pa.array(content.lengths[offsets[0] : offsets[-1]])
             columns["content_lengths"] = pa.ListArray.from_arrays(local, lengths)
     return columns
+
+
+def _moments(observed: Observed | None, low: int, high: int) -> dict[str, Any]:
+    return {} if observed is None else {name: getattr(observed, name)[low:high] for name in _OBSERVED}
 
 
 def _matches(head: Head) -> bool:
@@ -193,6 +203,9 @@ def _assembled(source: TraceInput, head: Head, header: _Header, options: ReadOpt
             if header.output_band
             else None,
         ),
+        observed=Observed(**{name: _plain(table, name, np.float64) for name in _OBSERVED})
+        if set(_OBSERVED) <= set(names)
+        else None,
     ).check()
 
 

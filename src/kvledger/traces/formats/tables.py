@@ -121,7 +121,12 @@ VIDUR = Table(
 LITELLM = Table(
     format=TraceFormat(name="litellm", sentence="LiteLLM spend log: start times, prompt and completion tokens"),
     mapping=ColumnMapping(
-        arrival="startTime", arrival_unit=TimeUnit.DATE, prompt="prompt_tokens", output="completion_tokens"
+        arrival="startTime",
+        arrival_unit=TimeUnit.DATE,
+        prompt="prompt_tokens",
+        output="completion_tokens",
+        first_token="completionStartTime",
+        end="endTime",
     ),
     filters=(
         RowFilter(
