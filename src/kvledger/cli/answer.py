@@ -4,19 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kvledger.cli.cost import Cost, clock_of, cost_of, pool_of
+from kvledger.cli.clocks import clock_at, clock_of, fit_part, fitted, recorded_policy
+from kvledger.cli.cost import Cost, cost_of, pool_of
 from kvledger.cli.output import refuse_overwrite
 from kvledger.cli.question import Question
 from kvledger.cli.running import KernelNotice, progress_bar
+from kvledger.cli.trying import Change, TryContext, check_tries, notes_on_tries, parse_tries, run_tries
 from kvledger.errors import UsageError
 from kvledger.pool.policy import Kind, Placement, Policy, parse_policies
+from kvledger.replay.clock import Clock
 from kvledger.replay.mitigation import Mitigation, mitigate
 from kvledger.replay.outcome import Outcome, SeriesRows
 from kvledger.replay.settings import Pool, Settings
 from kvledger.replay.simulate import replay
+from kvledger.replay.what_if import Scenario, Setting, WhatIf
 from kvledger.replay.workload import Workload
 from kvledger.sources.files import load_trace
 from kvledger.traces import Trace, with_rate
@@ -37,7 +42,7 @@ def ask(question: Question) -> ReplayReport:
     """
     from kvledger.report.replay import ReplayReport
 
-    mitigated = _mitigated(question)
+    mitigated, changes = _mitigated(question), parse_tries(question.tries)
     policies = _policies(question, question.policies)
     named = {policy.name for policy in policies}
     policies += [policy for policy in mitigated if policy.name not in named]
@@ -45,8 +50,9 @@ def ask(question: Question) -> ReplayReport:
     pool = pool_of(question, cost)
     for policy in policies:
         pool.divide(policy)  # what cannot run is said before the trace is read and the first policy has run
-    clock = clock_of(question.clock, cost.bytes_per_token)
-    trace = _trace(question)
+    part = fit_part(question.clock)
+    clock = clock_of(question.clock, cost)
+    trace = _trace(question, identity=_needs_identity(question, changes))
     length, origin = _max_model_len(question, cost, trace.workload)
     settings = Settings(
         max_model_len=length,
@@ -56,8 +62,14 @@ def ask(question: Question) -> ReplayReport:
         restart_every_seconds=question.restart_every,
         restart_down_seconds=60.0 if question.restart_every else 0.0,
     )
+    notice, fit = KernelNotice(quiet=question.quiet), None
+    if part is not None:
+        fit = fitted(trace, recorded_policy(policies), pool, settings, part_ratio=part, notice=notice)
+        settings = replace(settings, clock=fit.clock)
     targets = _series_targets(question, policies)
-    runner = _Runner(trace.workload, pool, settings, quiet=question.quiet)
+    runner = _Runner(trace.workload, pool, settings, notice=notice)
+    context = _context(question, cost, Scenario(policy=recorded_policy(policies), pool=pool, settings=settings))
+    check_tries(changes, context)
     outcomes = [runner.run(policy, series=targets.get(policy.name), force=question.force) for policy in policies]
     return ReplayReport(
         source=_source_name(question.trace),
@@ -65,23 +77,44 @@ def ask(question: Question) -> ReplayReport:
         model=cost.name,
         pool=pool,
         settings=settings,
+        fit=fit,
         max_model_len_origin=origin,
         policies=policies,
         outcomes=outcomes,
         mitigations=runner.mitigate(mitigated, outcomes),
-        notes=(*cost.notes, *_restart_notes(question, policies)),
+        what_ifs=runner.try_all(changes, context, outcomes),
+        tried=context.base.policy.name,
+        notes=(
+            *cost.notes,
+            *_content_notes(question, trace),
+            *_restart_notes(question, policies),
+            *notes_on_tries(changes),
+        ),
     )
 
 
-def _trace(question: Question) -> Trace:
+def _needs_identity(question: Question, changes: list[Change]) -> bool:
+    tried = any(change.setting is Setting.PREFIX_CACHING for change in changes)
+    return tried or question.prefix_caching == "on"
+
+
+def _trace(question: Question, *, identity: bool) -> Trace:
     trace = load_trace(
         question.trace,
         columns=question.columns,
         seed=question.seed,
-        identity=question.prefix_caching == "on",
+        identity=identity,
         session_starts=question.session_starts,
+        content=question.content,
     )
     return trace if question.rate is None else with_rate(trace, question.rate, seed=question.seed)
+
+
+def _context(question: Question, cost: Cost, base: Scenario) -> TryContext:
+    def at(bytes_per_token: int, ranks: int) -> Clock:
+        return clock_at(question.clock, base.settings.clock, cost, bytes_per_token=bytes_per_token, ranks=ranks)
+
+    return TryContext(base=base, cost=cost, kv_dtype=question.kv_dtype, clock_at=at)
 
 
 def _content_notes(question: Question, trace: Trace) -> tuple[str, ...]:
@@ -95,9 +128,9 @@ def _content_notes(question: Question, trace: Trace) -> tuple[str, ...]:
 class _Runner:
     """Runs policies over one workload, with the notices and the files that go with it."""
 
-    def __init__(self, workload: Workload, pool: Pool, settings: Settings, *, quiet: bool) -> None:
-        self._workload, self._pool, self._settings, self._quiet = workload, pool, settings, quiet
-        self._notice = KernelNotice(quiet=quiet)
+    def __init__(self, workload: Workload, pool: Pool, settings: Settings, *, notice: KernelNotice) -> None:
+        self._workload, self._pool, self._settings = workload, pool, settings
+        self._notice, self._quiet = notice, notice.quiet
 
     def run(self, policy: Policy, *, series: Path | None = None, force: bool = False) -> Outcome:
         with (
@@ -108,6 +141,14 @@ class _Runner:
             return replay(
                 self._workload, policy, pool=self._pool, settings=self._settings, series=write, progress=progress
             )
+
+    def try_all(self, changes: list[Change], context: TryContext, outcomes: list[Outcome]) -> list[WhatIf]:
+        before = next(outcome for outcome in outcomes if outcome.policy == context.base.policy.name)
+
+        def run(scenario: Scenario) -> Outcome:
+            return _Runner(self._workload, scenario.pool, scenario.settings, notice=self._notice).run(scenario.policy)
+
+        return run_tries(changes, context, before=before, run=run)
 
     def mitigate(self, policies: list[Policy], outcomes: list[Outcome]) -> dict[str, list[Mitigation]]:
         known = {outcome.policy: outcome for outcome in outcomes}

@@ -1,4 +1,4 @@
-"""What a token costs, how much memory there is, and how long a step takes: from options to records."""
+"""What a token costs, and how much memory there is: from options to records."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING
 
 from kvledger.cli.question import Question
 from kvledger.errors import UsageError
-from kvledger.replay.clock import Clock, parse_clock, roofline_clock
 from kvledger.replay.settings import Pool
 from kvledger.units import parse_bytes
 
 if TYPE_CHECKING:
     from kvledger.model.spec import ModelSpec
 
-__all__ = ["Cost", "clock_of", "cost_of", "pool_of"]
+__all__ = ["Cost", "cost_of", "pool_of"]
 
 _ASSUMED_LAYERS = 32
 
@@ -28,6 +27,7 @@ class Cost:
     tensors_per_token: int | None
     max_model_len: int | None
     notes: tuple[str, ...] = ()
+    model: ModelSpec | None = None
 
 
 def cost_of(question: Question, *, needs_layers: bool) -> Cost:
@@ -83,6 +83,7 @@ def _cost_of_model(model: ModelSpec, kv_dtype: str | None) -> Cost:
         bytes_per_token=per_token,
         tensors_per_token=tensors,
         max_model_len=model.max_model_len.tokens if model.max_model_len else None,
+        model=model,
     )
 
 
@@ -96,32 +97,4 @@ def pool_of(question: Question, cost: Cost) -> Pool:
         block_size=question.block_size,
         tensors_per_token=cost.tensors_per_token,
         vmm_page_bytes=parse_bytes(question.page_size),
-    )
-
-
-def clock_of(text: str, bytes_per_token: int) -> Clock:
-    """Read a clock: ``steps``, ``base,a,b,c``, or a roofline preset ``GPU:PARAMETERS`` such as ``h100-80gb:8b``.
-
-    Raises:
-        UsageError: It is none of them, or the GPU is not in the catalogue.
-    """
-    if ":" not in text:
-        return parse_clock(text)
-    from kvledger.model.gpus import find_gpu
-
-    gpu_name, _, parameters = text.partition(":")
-    number = parameters.lower().removesuffix("b")
-    try:
-        billions = float(number)
-    except ValueError:
-        billions = 0.0
-    if not 0.001 <= billions <= 100_000:
-        raise UsageError(f"`{parameters}` in clock `{text}` is not a parameter count", hint="write one such as `8b`")
-    gpu = find_gpu(gpu_name)
-    return roofline_clock(
-        name=f"roofline of {gpu.name}, {billions:g}B parameters in 16 bits",
-        parameters=billions * 1e9,
-        bandwidth_bytes_per_second=gpu.bandwidth_bytes_per_second,
-        flops_per_second=gpu.bf16_flops,
-        bytes_per_token=bytes_per_token,
     )

@@ -27,6 +27,7 @@ _BASE = dict.fromkeys(Question.__slots__) | {
     "restart_every": 0.0,
     "seed": 0,
     "session_starts": "zero",
+    "tries": (),
     "force": False,
     "quiet": True,
 }

@@ -38,6 +38,8 @@ class Question:
     rate: float | None
     session_starts: str
     seed: int
+    content: str | None
+    tries: tuple[str, ...]
     mitigations: str | None
     series: str | None
     force: bool

@@ -29,6 +29,7 @@ Examples:
   kvledger replay azure.csv --model llama-3-8b --memory 50GiB
   kvledger replay synthetic:sharegpt --model opt-13b --memory 12GiB --policy max@buddy,paged
   kvledger replay log.jsonl --bytes-per-token 131072 --num-blocks 28000 --series steps.csv
+  kvledger replay log.jsonl --model llama-3-8b --memory 20GiB --try kv-dtype=fp8
 """
 _EPILOG = """\b
 Exit codes: 0 ran; 2 could not run; 130 interrupted."""
@@ -110,7 +111,8 @@ def _options(*groups: Decorator) -> Decorator:
         "--clock",
         default="a100-80gb:8b",
         show_default=True,
-        help="Seconds of a step: `steps`, a roofline preset GPU:PARAMETERS such as h100-80gb:70b, or base,a,b,c.",
+        help="Seconds of a step: `steps`, a roofline GPU[:PARAMETERS] such as h100-80gb:70b, base,a,b,c, or fit[:PART] "
+        "to what a recorded run observed in its first part (1/3).",
     ),
     click.option(
         "--restart-every", type=click.FloatRange(0), default=0.0, help="Restart the server every so many seconds."
@@ -118,6 +120,9 @@ def _options(*groups: Decorator) -> Decorator:
 )
 @_options(
     click.option("--columns", help="Columns of a generic file: arrival=...,prompt=...,output=..."),
+    click.option(
+        "--content", help="Another trace of the same requests, which knows their content (token or block ids)."
+    ),
     click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of what is drawn."),
     click.option("--rate", type=float, help="Draw Poisson arrivals anew, so many a second; inf: all at 0."),
     click.option(
@@ -127,6 +132,14 @@ def _options(*groups: Decorator) -> Decorator:
         help="For traces without a common clock: zero, every:SECONDS or rate:PER_SECOND.",
     ),
     click.option("--mitigations", help="Replay the usual mitigations of these contiguous policies."),
+    click.option(
+        "--try",
+        "tries",
+        multiple=True,
+        metavar="SETTING=VALUE,...",
+        help="What if: block-size, kv-dtype, tp, memory, max-model-len, max-num-seqs, max-num-batched-tokens or "
+        "prefix-caching had another value; each alone. Repeatable.",
+    ),
     click.option("--series", help="Write every step of the policy to this CSV file (of several: FILE.POLICY.csv)."),
     click.option("--format", "format_", type=click.Choice(["text", "json"]), default="text", show_default=True),
     click.option("--json", "as_json", is_flag=True, help="Short for --format json."),

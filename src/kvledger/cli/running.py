@@ -21,7 +21,7 @@ class KernelNotice:
     def __init__(self, *, quiet: bool) -> None:
         self._cache = KernelCache()
         self._cache.activate()
-        self._quiet = quiet
+        self.quiet = self._quiet = quiet
 
     @contextmanager
     def around(self, policy: Policy) -> Iterator[None]:

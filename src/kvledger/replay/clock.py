@@ -69,15 +69,26 @@ def parse_clock(text: str) -> Clock:
 
 
 def roofline_clock(
-    *, name: str, parameters: float, bandwidth_bytes_per_second: float, flops_per_second: float, bytes_per_token: float
+    *,
+    name: str,
+    parameters: float,
+    bandwidth_bytes_per_second: float,
+    flops_per_second: float,
+    bytes_per_token: float,
+    weight_bytes: float | None = None,
 ) -> Clock:
     """Model a clock from what the hardware can do at best, at 80 % of its bandwidth and 50 % of its FLOP/s.
 
-    A step reads the weights once (2 bytes a parameter) and the stored keys and values of every scheduled request, and
-    computes 2 FLOP a parameter and token; 1 ms is added for launching it. This is a roofline, not a measurement.
+    A step reads the weights once (``weight_bytes``, else 2 bytes a parameter) and the stored keys and values of every
+    scheduled request, and computes 2 FLOP a parameter and token; 1 ms is added for launching it. This is a roofline,
+    not a measurement.
     """
     bandwidth = 0.8 * bandwidth_bytes_per_second
     per_token = 2 * parameters / (0.5 * flops_per_second)
     return Clock(
-        base=1e-3 + 2 * parameters / bandwidth, a=per_token, b=per_token, c=bytes_per_token / bandwidth, name=name
+        base=1e-3 + (2 * parameters if weight_bytes is None else weight_bytes) / bandwidth,
+        a=per_token,
+        b=per_token,
+        c=bytes_per_token / bandwidth,
+        name=name,
     )

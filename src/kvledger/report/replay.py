@@ -6,9 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kvledger.pool.policy import Kind, Policy
+from kvledger.replay.fit import ClockFit
 from kvledger.replay.mitigation import Mitigation
 from kvledger.replay.outcome import Outcome
 from kvledger.replay.settings import Pool, Settings
+from kvledger.replay.what_if import WhatIf
 from kvledger.traces.record import Trace
 
 __all__ = ["ReplayReport"]
@@ -19,7 +21,8 @@ class ReplayReport:
     """One replay of one trace under several policies.
 
     ``model`` names the model or says that bytes per token were given; ``max_model_len_origin`` and ``notes`` say what
-    was not asked for but assumed. ``mitigations`` holds a table per contiguous policy.
+    was not asked for but assumed. ``mitigations`` holds a table per contiguous policy;
+    ``what_ifs`` change one setting of the policy ``tried``. ``fit`` says how good a fitted clock is.
     """
 
     source: str
@@ -32,6 +35,9 @@ class ReplayReport:
     outcomes: Sequence[Outcome]
     mitigations: Mapping[str, Sequence[Mitigation]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    fit: ClockFit | None = None
+    what_ifs: Sequence[WhatIf] = ()
+    tried: str = ""
 
     def outcome(self, policy: str) -> Outcome:
         """Return the outcome of the policy of that name."""

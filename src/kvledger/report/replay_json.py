@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict
 from typing import Any
 
 import kvledger
 from kvledger.ledger import Accuracy
+from kvledger.replay.fit import ClockFit
 from kvledger.replay.mitigation import Mitigation
 from kvledger.replay.outcome import Latency, Outcome
 from kvledger.report.replay import ReplayReport
+from kvledger.report.what_if import what_if_json
 
 __all__ = ["replay_json"]
 
@@ -37,7 +40,14 @@ def replay_json(report: ReplayReport) -> dict[str, Any]:
             "max_model_len_origin": report.max_model_len_origin,
             "max_num_seqs": settings.max_num_seqs,
             "max_num_batched_tokens": settings.max_num_batched_tokens,
-            "clock": {"name": clock.name, "base": clock.base, "a": clock.a, "b": clock.b, "c": clock.c},
+            "clock": {
+                "name": clock.name,
+                "base": clock.base,
+                "a": clock.a,
+                "b": clock.b,
+                "c": clock.c,
+                "fit": _fit(report.fit),
+            },
             "restart_every_seconds": settings.restart_every_seconds,
             "restart_down_seconds": settings.restart_down_seconds,
         },
@@ -53,7 +63,15 @@ def replay_json(report: ReplayReport) -> dict[str, Any]:
         "mitigations": {
             name: [_mitigation(row, report.outcome(name)) for row in rows] for name, rows in report.mitigations.items()
         },
+        "what_ifs": what_if_json(report.outcome(report.tried), report.what_ifs) if report.what_ifs else None,
     }
+
+
+def _fit(fit: ClockFit | None) -> dict[str, Any] | None:
+    if fit is None:
+        return None
+    record = {name: value for name, value in asdict(fit).items() if name != "clock"}
+    return {name: None if isinstance(value, float) and math.isnan(value) else value for name, value in record.items()}
 
 
 def _trace(report: ReplayReport) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 
 from rich.console import Group, RenderableType
@@ -9,10 +10,12 @@ from rich.table import Table
 from rich.text import Text
 
 from kvledger.ledger import Account
+from kvledger.replay.fit import ClockFit
 from kvledger.replay.mitigation import Mitigation
 from kvledger.replay.outcome import Outcome
 from kvledger.report.replay import ReplayReport
 from kvledger.report.tables import heading, new_table, percent, signed_points
+from kvledger.report.what_if import what_if_sections
 from kvledger.units import format_bytes
 
 __all__ = ["replay_text"]
@@ -46,6 +49,8 @@ def _sections(report: ReplayReport) -> Iterator[RenderableType]:
     for name, rows in report.mitigations.items():
         yield heading(f"What the usual mitigations do to `{name}`", "share of the pool, change in points")
         yield _mitigations(report.outcome(name), rows)
+    if report.what_ifs:
+        yield from what_if_sections(report.outcome(report.tried), report.what_ifs)
     yield heading("How these numbers are known")
     yield _provenance(report)
 
@@ -301,6 +306,24 @@ def _mitigations(before: Outcome, rows: Sequence[Mitigation]) -> Table:
     return table
 
 
+def _goodness(fit: ClockFit) -> Iterator[str]:
+    """Say how well a fitted clock meets what was observed."""
+    rest = (
+        f", and by {fit.error_outside_seconds:.2f} s over the {fit.moments_outside:,} after it, which it has not seen"
+        if fit.moments_outside
+        else "; nothing was left to try it on"
+    )
+    yield (
+        f"the clock was fitted under `{fit.policy}` in {fit.tries} tries; first-token and end times are off by "
+        f"{fit.error_inside_seconds:.2f} s on average over the {fit.moments_inside:,} moments it was fitted to{rest}"
+    )
+    if not math.isnan(fit.latency_error_ratio):
+        yield (
+            f"over the whole run the mean time from arrival to end is off by {100 * fit.latency_error_ratio:+.1f} %, "
+            f"the makespan by {100 * fit.makespan_error_ratio:+.1f} %"
+        )
+
+
 def _provenance(report: ReplayReport) -> Text:
     clock = report.settings.clock
     if clock.name == "steps":
@@ -313,6 +336,7 @@ def _provenance(report: ReplayReport) -> Text:
     known = report.trace.accuracy
     lines = [
         f"lengths: {known.prompts}; arrivals: {known.arrivals}; time: {time}",
+        *(_goodness(report.fit) if report.fit else ()),
         "bytes and counts: derived, step by step, and checked to sum to the pool",
         *report.trace.notes,
         *(f"dropped {count:,}: {reason}" for reason, count in report.trace.dropped.items()),

@@ -1,0 +1,148 @@
+"""How long a step takes: from the option ``--clock`` to a clock, by name, by numbers, or fitted to a recorded run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import click
+
+from kvledger.errors import TraceError, UsageError
+from kvledger.pool.policy import Kind, Policy
+from kvledger.replay.clock import STEPS, Clock, parse_clock, roofline_clock
+from kvledger.traces.record import Trace
+
+if TYPE_CHECKING:
+    from kvledger.cli.cost import Cost
+    from kvledger.cli.running import KernelNotice
+    from kvledger.replay.fit import ClockFit
+    from kvledger.replay.settings import Pool, Settings
+
+__all__ = ["clock_at", "clock_of", "fit_part", "fitted", "recorded_policy"]
+
+_FIT = "fit"
+_CALLED = "write `steps`, base,a,b,c, a GPU such as h100-80gb:8b, or fit"
+
+
+def fit_part(text: str) -> float | None:
+    """Read ``fit`` or ``fit:PART``; None when the clock is another one.
+
+    Raises:
+        UsageError: The part is no number above 0 and at most 1.
+
+    >>> fit_part("fit:1/4"), fit_part("steps")
+    (0.25, None)
+    """
+    name, colon, part = text.partition(":")
+    if name != _FIT:
+        return None
+    from kvledger.replay.fit import DEFAULT_PART
+
+    if not colon:
+        return DEFAULT_PART
+    above, slash, below = part.partition("/")
+    try:
+        ratio = float(above) / (float(below) if slash else 1.0)
+    except (ValueError, ZeroDivisionError):
+        ratio = 0.0
+    if not 0 < ratio <= 1:
+        raise UsageError(
+            f"`{part[:40]}` in clock `{text[:40]}` is not a part of a run", hint="write fit, fit:1/2, fit:1"
+        )
+    return ratio
+
+
+def clock_of(text: str, cost: Cost, *, ranks: int = 1) -> Clock:
+    """Read a clock: ``steps``, ``base,a,b,c``, or a roofline preset ``GPU[:PARAMETERS]`` such as ``h100-80gb:8b``.
+
+    Without parameters those of the model are taken, and the bits of its weights. Of several ``ranks`` each reads and
+    computes its share. A clock to be fitted is ``steps`` until it is.
+
+    Raises:
+        UsageError: It is none of them, the GPU is not in the catalogue, or the model does not state its parameters.
+    """
+    if fit_part(text) is not None:
+        return STEPS
+    if not _is_roofline(text):
+        return parse_clock(text)
+    from kvledger.model.gpus import find_gpu
+
+    gpu_name, colon, parameters = text.partition(":")
+    gpu = find_gpu(gpu_name)
+    count, active, bits, whose = _given(parameters, text) if colon else _models(cost, text)
+    return roofline_clock(
+        name=f"roofline of {gpu.name}, {count / 1e9:.3g}B parameters in {bits:g} bits{whose}",
+        parameters=active / ranks,
+        bandwidth_bytes_per_second=gpu.bandwidth_bytes_per_second,
+        flops_per_second=gpu.bf16_flops,
+        bytes_per_token=cost.bytes_per_token,
+        weight_bytes=count * bits / 8 / ranks,
+    )
+
+
+def clock_at(text: str, clock: Clock, cost: Cost, *, bytes_per_token: int, ranks: int) -> Clock:
+    """Return the clock when a token costs ``bytes_per_token``, on ``ranks`` ranks.
+
+    A roofline is drawn anew. Of any other clock only ``c``, the time to read a stored token, changes with its bytes.
+    """
+    if fit_part(text) is None and _is_roofline(text):
+        return clock_of(text, replace(cost, bytes_per_token=bytes_per_token), ranks=ranks)
+    return replace(clock, c=clock.c * bytes_per_token / cost.bytes_per_token)
+
+
+def _is_roofline(text: str) -> bool:
+    return text != "steps" and "," not in text and any(c.isalpha() for c in text)
+
+
+def _given(parameters: str, text: str) -> tuple[float, float, float, str]:
+    try:
+        billions = float(parameters.lower().removesuffix("b"))
+    except ValueError:
+        billions = 0.0
+    if not 0.001 <= billions <= 100_000:
+        raise UsageError(
+            f"`{parameters[:40]}` in clock `{text[:40]}` is not a parameter count", hint="write one such as `8b`"
+        )
+    return billions * 1e9, billions * 1e9, 16, ""
+
+
+def _models(cost: Cost, text: str) -> tuple[float, float, float, str]:
+    model = cost.model
+    if model is None or model.parameters is None:
+        why = "no model was given" if model is None else f"`{model.name}` does not state its parameters"
+        raise UsageError(
+            f"clock `{text[:40]}` needs the parameters of the model, and {why}", hint=f"write them: {text[:40]}:8b"
+        )
+    bits = model.quantisation.weight_bits if model.quantisation else None
+    return float(model.parameters.count), float(model.parameters.active), bits or 16, ", the model's"
+
+
+def recorded_policy(policies: list[Policy]) -> Policy:
+    """Return the policy that a recorded server is taken to have had: the first with block tables, else the first."""
+    return next((policy for policy in policies if policy.kind is Kind.PAGED), policies[0])
+
+
+def fitted(
+    trace: Trace, policy: Policy, pool: Pool, settings: Settings, *, part_ratio: float, notice: KernelNotice
+) -> ClockFit:
+    """Fit a clock to what a trace observed.
+
+    Raises:
+        TraceError: The trace observed nothing, or too little in that part.
+    """
+    from kvledger.replay.fit import fit_clock
+
+    if trace.observed is None:
+        redrawn = any(note.startswith("arrivals are drawn anew") for note in trace.notes)
+        why = "its arrivals were drawn anew" if redrawn else "it does not say when requests got their tokens"
+        raise TraceError(
+            f"no clock can be fitted to this trace ({trace.format.sentence}): {why}",
+            hint="give a recorded run or a request log with first-token or end times (docs/clock.md), "
+            "or a roofline such as --clock h100-80gb:8b",
+        )
+    with notice.around(policy):
+        if not notice.quiet:
+            click.echo(f"fitting the clock to {trace.observed.moments:,} observed moments ...", err=True)
+        return fit_clock(
+            trace.workload, policy, pool=pool, settings=settings, observed=trace.observed, part_ratio=part_ratio
+        )

@@ -1,0 +1,189 @@
+"""The option ``--try``: from its words to scenarios that differ from the replay in one setting."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import assert_never
+
+from kvledger.cli.cost import Cost
+from kvledger.errors import UsageError
+from kvledger.pool.policy import Kind, Policy
+from kvledger.replay.clock import Clock
+from kvledger.replay.outcome import Outcome
+from kvledger.replay.settings import Pool
+from kvledger.replay.what_if import Scenario, Setting, WhatIf
+from kvledger.units import format_bytes, parse_bytes
+
+__all__ = ["Change", "TryContext", "check_tries", "notes_on_tries", "parse_tries", "run_tries"]
+
+_MOST_CHANGES = 64
+_EXAMPLE = "write --try block-size=16,32 or --try kv-dtype=fp8"
+_NEED_BLOCKS = (Setting.BLOCK_SIZE, Setting.PREFIX_CACHING)
+_NEED_MODEL = (Setting.KV_DTYPE, Setting.TP)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One setting with another value."""
+
+    setting: Setting
+    value: str
+
+    def __str__(self) -> str:
+        """Return it as it was asked for."""
+        return f"{self.setting}={self.value}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TryContext:
+    """What the changes are applied to. ``clock_at(cost, tp)`` is the clock when a token costs that much."""
+
+    base: Scenario
+    cost: Cost
+    kv_dtype: str | None
+    clock_at: Callable[[int, int], Clock]
+
+
+def parse_tries(tries: Sequence[str]) -> list[Change]:
+    """Read ``SETTING=VALUE,...``, several times.
+
+    Raises:
+        UsageError: A setting is unknown, has no value, or there are too many.
+    """
+    changes: dict[Change, None] = {}
+    for text in tries:
+        name, sign, values = text.partition("=")
+        try:
+            setting = Setting(name.strip())
+        except ValueError:
+            near = difflib.get_close_matches(name[:40], list(Setting), n=1)
+            meant = f"did you mean `{near[0]}`? " if near else ""
+            raise UsageError(
+                f"--try cannot change `{name[:40]}`", hint=f"{meant}the settings are {', '.join(Setting)}"
+            ) from None
+        listed = [value.strip() for value in values.split(",")] if sign else []
+        if not listed or not all(listed):
+            raise UsageError(f"--try {text[:80]} lacks a value", hint=_EXAMPLE)
+        changes |= dict.fromkeys(Change(setting, value[:40]) for value in listed)
+    if len(changes) > _MOST_CHANGES:
+        raise UsageError(
+            f"--try asks for {len(changes):,} changes, more than {_MOST_CHANGES}", hint="try fewer at a time"
+        )
+    return list(changes)
+
+
+def run_tries(
+    changes: Sequence[Change], context: TryContext, *, before: Outcome, run: Callable[[Scenario], Outcome]
+) -> list[WhatIf]:
+    """Replay every change alone; one that changes nothing has the outcome of ``before``."""
+    scenarios = [(change, *_apply(change, context)) for change in changes]
+    return [
+        WhatIf(
+            change=str(change),
+            scenario=scenario,
+            outcome=before if scenario == context.base else run(scenario),
+            price=price,
+        )
+        for change, scenario, price in scenarios
+    ]
+
+
+def check_tries(changes: Sequence[Change], context: TryContext) -> None:
+    """Say what cannot be tried before anything runs.
+
+    Raises:
+        UsageError: A value is none, the policy has no such setting, or a model is needed.
+        CapacityError: A pool would not have even one block.
+    """
+    for change in changes:
+        scenario, _ = _apply(change, context)
+        scenario.pool.divide(scenario.policy)
+
+
+def notes_on_tries(changes: Sequence[Change]) -> Iterator[str]:
+    """Yield what was assumed about the changes."""
+    settings = {change.setting for change in changes}
+    if Setting.TP in settings:
+        yield (
+            "--try tp: memory and bytes per token are those of one rank; the memory that smaller weights leave free is "
+            "not added (give it with --try memory=...), and communication between ranks takes no time"
+        )
+    if Setting.KV_DTYPE in settings:
+        yield "--try kv-dtype: the pool keeps its bytes, so it holds more or fewer tokens"
+
+
+def _apply(change: Change, context: TryContext) -> tuple[Scenario, str]:
+    """Return the scenario with one change, and the price that the replay cannot show."""
+    base, setting = context.base, change.setting
+    policy, pool, settings = base.policy, base.pool, base.settings
+    if setting in _NEED_BLOCKS and policy.kind is not Kind.PAGED:
+        raise UsageError(
+            f"`{policy.name}` has no prefix cache and no blocks on demand, so --try {change} changes nothing",
+            hint="name `paged` in --policy",
+        )
+    if setting in _NEED_MODEL:
+        return _recost(change, context)
+    match setting:
+        case Setting.BLOCK_SIZE:
+            return replace(base, policy=replace(policy, block_size=_integer(change))), ""
+        case Setting.PREFIX_CACHING:
+            return replace(base, policy=_with_caching(policy, change)), ""
+        case Setting.MEMORY:
+            more = parse_bytes(change.value) - pool.total_bytes(policy)
+            resized = _of_bytes(pool, parse_bytes(change.value))
+            return replace(base, pool=resized), f"it takes {format_bytes(more)} more memory" if more > 0 else ""
+        case Setting.MAX_MODEL_LEN:
+            return replace(base, settings=replace(settings, max_model_len=_integer(change))), ""
+        case Setting.MAX_NUM_SEQS:
+            return replace(base, settings=replace(settings, max_num_seqs=_integer(change))), ""
+        case Setting.MAX_NUM_BATCHED_TOKENS:
+            return replace(base, settings=replace(settings, max_num_batched_tokens=_integer(change))), ""
+        case Setting.KV_DTYPE | Setting.TP:
+            raise AssertionError(setting)
+        case _ as never:
+            assert_never(never)
+
+
+def _with_caching(policy: Policy, change: Change) -> Policy:
+    if change.value not in ("on", "off"):
+        raise UsageError(f"--try {change} is neither on nor off", hint="write --try prefix-caching=off")
+    return replace(policy, prefix_caching=change.value == "on")
+
+
+def _recost(change: Change, context: TryContext) -> tuple[Scenario, str]:
+    """Change what a token costs: another dtype, or the share of one of several ranks."""
+    base, model = context.base, context.cost.model
+    if model is None:
+        raise UsageError(
+            f"--try {change} changes what a model's token costs, and no model was given", hint="give --model"
+        )
+    storage = model.storage(context.kv_dtype)
+    ranks, price = 1, ""
+    if change.setting is Setting.TP:
+        ranks = _integer(change)
+        if not 1 <= ranks <= 1024:
+            raise UsageError(f"--try {change} is not from 1 to 1024 ranks")
+        storage = replace(storage, tp=ranks)
+        price = f"{ranks} GPUs for each replica, and communication between them" if ranks > 1 else ""
+    else:
+        old = model.bytes_per_token(storage)
+        storage = model.storage(change.value)
+        if model.bytes_per_token(storage) < old:
+            price = f"keys and values are rounded to {storage.kv.name}, which can change answers"
+    per_token = model.bytes_per_token(storage)
+    pool = replace(_of_bytes(base.pool, base.pool.total_bytes(base.policy)), bytes_per_token=per_token)
+    clock = context.clock_at(per_token, ranks)
+    return replace(base, pool=pool, settings=replace(base.settings, clock=clock)), price
+
+
+def _of_bytes(pool: Pool, size: int) -> Pool:
+    return replace(pool, memory_bytes=size, capacity_tokens=None, num_blocks=None)
+
+
+def _integer(change: Change) -> int:
+    text = change.value
+    if not (text.isascii() and text.isdigit() and len(text) <= 13):
+        raise UsageError(f"--try {change} is not a whole number", hint=_EXAMPLE)
+    return int(text)

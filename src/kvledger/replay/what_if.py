@@ -1,0 +1,167 @@
+"""What if one setting had another value: the same traffic again, and whether the change is worth its price."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from kvledger.ledger import Account
+from kvledger.pool.policy import Policy
+from kvledger.replay.outcome import Latency, Outcome
+from kvledger.replay.settings import Pool, Settings
+
+__all__ = ["Scenario", "Setting", "Verdict", "WhatIf", "weigh"]
+
+WORTH_RATIO = 0.01
+"""Times that differ by less are taken as equal."""
+_SHOWN_POINTS = 0.001
+_WASTE = (Account.RESERVED, Account.INTERNAL, Account.EXTERNAL)
+
+
+class Setting(StrEnum):
+    """What can be changed."""
+
+    BLOCK_SIZE = "block-size"
+    KV_DTYPE = "kv-dtype"
+    TP = "tp"
+    MEMORY = "memory"
+    MAX_MODEL_LEN = "max-model-len"
+    MAX_NUM_SEQS = "max-num-seqs"
+    MAX_NUM_BATCHED_TOKENS = "max-num-batched-tokens"
+    PREFIX_CACHING = "prefix-caching"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """One way to serve the traffic: how memory is managed, how much there is, and how the scheduler is set."""
+
+    policy: Policy
+    pool: Pool
+    settings: Settings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WhatIf:
+    """One change, alone, and what it did.
+
+    ``change`` is written as asked for, such as ``block-size=32``; ``price`` is what it costs beside what the replay
+    shows (empty: nothing known).
+    """
+
+    change: str
+    scenario: Scenario
+    outcome: Outcome
+    price: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """Which change is worth it, in words; ``best`` is None when none is."""
+
+    best: str | None
+    sentence: str
+
+
+def weigh(base: Outcome, changes: Sequence[WhatIf]) -> Verdict:
+    """Find the best trade: the change that serves the most requests whole and, of those, the fastest.
+
+    A change that turns away or cuts requests which the base serves is never the best, whatever it saves; if it would
+    have been the fastest, that is said.
+    """
+    fair = [what for what in changes if _whole(what.outcome) >= _whole(base)]
+    best = max(fair, key=lambda what: (_whole(what.outcome), -_mean(what.outcome.end_to_end)), default=None)
+    if best is None or not _is_better(base, best.outcome):
+        sentence = "No change serves more requests, or any 1 % faster."
+        return Verdict(best=None, sentence=sentence + _faster(base, None, changes))
+    worse = [*_worse(base, best.outcome), *([best.price] if best.price else [])]
+    price = "; ".join(worse) if worse else "nothing that the replay can see"
+    return Verdict(
+        best=best.change,
+        sentence=f"The best trade is `{best.change}`: {_gain(base, best.outcome)}. What gets worse: {price}."
+        + _faster(base, best, changes),
+    )
+
+
+def _whole(outcome: Outcome) -> int:
+    """Count the requests that were served, and not cut."""
+    return outcome.finished - outcome.truncated
+
+
+def _mean(latency: Latency | None) -> float:
+    return latency.mean if latency else math.inf
+
+
+def _slowest(latency: Latency | None) -> float:
+    return latency.p99 if latency else math.inf
+
+
+def _is_better(base: Outcome, after: Outcome) -> bool:
+    if _whole(after) != _whole(base):
+        return _whole(after) > _whole(base)
+    return _mean(after.end_to_end) < (1 - WORTH_RATIO) * _mean(base.end_to_end)
+
+
+def _gain(base: Outcome, after: Outcome) -> str:
+    parts = []
+    if _whole(after) > _whole(base):
+        parts.append(f"it serves {_whole(after):,} requests whole instead of {_whole(base):,}")
+    before, now = _mean(base.end_to_end), _mean(after.end_to_end)
+    if math.isfinite(before) and now < before:
+        parts.append(
+            f"a request takes {seconds(now)} from arrival to end on average instead of {seconds(before)} "
+            f"({100 * (now / before - 1):+.0f} %)"
+        )
+    if after.mean_running > (1 + WORTH_RATIO) * base.mean_running:
+        parts.append(f"{after.mean_running:.1f} instead of {base.mean_running:.1f} run at a time")
+    return ", ".join(parts)
+
+
+def _worse(base: Outcome, after: Outcome) -> Iterator[str]:
+    """Name what a change makes worse, with the numbers of before and after."""
+    for name, old, new in (
+        ("requests rejected", sum(base.rejected.values()), sum(after.rejected.values())),
+        ("outputs cut", base.truncated, after.truncated),
+        ("preemptions", base.preemptions, after.preemptions),
+    ):
+        if new > old:
+            yield f"{new:,} {name} instead of {old:,}"
+    if base.prefix and after.prefix and after.prefix.hit_ratio < base.prefix.hit_ratio - _SHOWN_POINTS:
+        yield f"{100 * after.prefix.hit_ratio:.1f} % prefix hits instead of {100 * base.prefix.hit_ratio:.1f} %"
+    elif base.prefix and not after.prefix and base.prefix.hit_tokens:
+        yield f"no prefix hits instead of {100 * base.prefix.hit_ratio:.1f} %"
+    for account in _WASTE:
+        old_ratio, new_ratio = base.mean_ratio[account], after.mean_ratio[account]
+        if new_ratio > old_ratio + _SHOWN_POINTS:
+            yield f"{100 * new_ratio:.1f} % of the pool {account} instead of {100 * old_ratio:.1f} %"
+    for label, before, now in (
+        ("in the queue on average", _mean(base.queue), _mean(after.queue)),
+        ("to the first token on average", _mean(base.first_token), _mean(after.first_token)),
+        ("for the slowest 1 %", _slowest(base.end_to_end), _slowest(after.end_to_end)),
+    ):
+        if math.isfinite(now) and now > (1 + WORTH_RATIO) * before and now - before >= WORTH_RATIO:
+            yield f"{seconds(now)} {label} instead of {seconds(before)}"
+
+
+def _faster(base: Outcome, best: WhatIf | None, changes: Sequence[WhatIf]) -> str:
+    """Name a change that would be faster than the best, but serves fewer requests."""
+    limit = (1 - WORTH_RATIO) * _mean((best.outcome if best else base).end_to_end)
+    unfair = [what for what in changes if _whole(what.outcome) < _whole(base)]
+    fastest = min(unfair, key=lambda what: _mean(what.outcome.end_to_end), default=None)
+    if fastest is None or not _mean(fastest.outcome.end_to_end) < limit:
+        return ""
+    lost = _whole(base) - _whole(fastest.outcome)
+    return (
+        f" `{fastest.change}` would take {seconds(_mean(fastest.outcome.end_to_end))}, but turns away or cuts {lost:,} "
+        f"more requests."
+    )
+
+
+def seconds(value: float) -> str:
+    """Write a time.
+
+    >>> seconds(0.25), seconds(1234.5)
+    ('0.25 s', '1,234 s')
+    """
+    return f"{value:,.2f} s" if value < 100 else f"{value:,.0f} s"
