@@ -17,6 +17,7 @@ from kvledger.replay.settings import Pool, PoolSize, Settings
 from kvledger.replay.workload import Workload
 
 if TYPE_CHECKING:
+    from kvledger.replay._groups import Grouped
     from kvledger.replay._layout import Columns, Core, State
     from kvledger.replay._prefix import Shared
 
@@ -95,12 +96,12 @@ def _run(workload: Workload, policy: Policy, pool: Pool, settings: Settings, hoo
     from kvledger.replay._outcome import outcome_of
 
     state, size, shared = _drive(workload, policy, pool, settings, hooks)
-    return outcome_of(state, policy, size, prefix=_hits(shared))
+    return outcome_of(state, policy, size, prefix=_hits(shared) if policy.prefix_caching else None)
 
 
 def _drive(
     workload: Workload, policy: Policy, pool: Pool, settings: Settings, hooks: _Hooks
-) -> tuple[State, PoolSize, Shared | None]:
+) -> tuple[State, PoolSize, Shared | Grouped | None]:
     """Run the steps, to the end or until it is late enough."""
     from kvledger.replay import _layout as at
     from kvledger.replay import _loop, _static  # Numba is imported, and the kernels compiled, at first use only
@@ -109,6 +110,7 @@ def _drive(
     workload.check()
     size = pool.divide(policy)
     state = _prepare(workload, policy, size, settings, hooks)
+    grouped = _group(workload, policy, size, settings)
     shared = _share(workload, policy, size, settings)
     run: Callable[..., int] = _static.run_static if policy.kind is Kind.STATIC_BATCH else _loop.run
     arrays: tuple[object, ...] = state
@@ -116,6 +118,10 @@ def _drive(
         from kvledger.replay import _prefix
 
         run, arrays = _prefix.run_prefix, (*state, shared)
+    if grouped is not None:
+        from kvledger.replay import _groups
+
+        run, arrays = _groups.run_groups, (*state, grouped)
     start: Callable[[Core, Columns], None] = _loop.start
     start(state.core, state.trace)
     while True:
@@ -131,23 +137,19 @@ def _drive(
                 hint="restart less often, or raise --max-num-batched-tokens",
             )
         if reason == at.DONE or float(state.core.floats[at.F_NOW]) > hooks.until_seconds:
-            return state, size, shared
+            return state, size, grouped or shared
 
 
 def _share(workload: Workload, policy: Policy, size: PoolSize, settings: Settings) -> Shared | None:
     """Return the pool and the content of a policy with a prefix cache; None when it has none."""
-    if not (policy.prefix_caching and policy.kind is Kind.PAGED):
+    if not (policy.prefix_caching and policy.kind is Kind.PAGED) or policy.groups is not None:
         return None
     from kvledger.replay._prefix import new_shared
 
     block = size.unit_tokens
     known = find_known_content(workload, block_size=block)
     longest = min(settings.max_model_len, workload.longest_tokens) // block + 2
-    if size.units > _MOST_BLOCKS:
-        raise CapacityError(
-            f"a prefix cache of {size.units} blocks is more than the {_MOST_BLOCKS} that can be tracked one by one",
-            hint="give less memory or a larger --block-size",
-        )
+    _check_trackable("a prefix cache", size)
     how = np.array([known.how, known.grain_tokens], np.int64)
     return new_shared(
         (how, known.offsets, known.ids, known.covered),
@@ -157,7 +159,25 @@ def _share(workload: Workload, policy: Policy, size: PoolSize, settings: Setting
     )
 
 
-def _hits(shared: Shared | None) -> PrefixHits | None:
+def _check_trackable(what: str, size: PoolSize) -> None:
+    if size.units > _MOST_BLOCKS:
+        raise CapacityError(
+            f"{what} of {size.units} blocks is more than the {_MOST_BLOCKS} that can be tracked one by one",
+            hint="give less memory or a larger --block-size",
+        )
+
+
+def _group(workload: Workload, policy: Policy, size: PoolSize, settings: Settings) -> Grouped | None:
+    """Return the block tables of a policy over groups of layers; None when all layers keep every token."""
+    if policy.groups is None or policy.kind is not Kind.PAGED:
+        return None
+    from kvledger.replay._grouped import new_grouped
+
+    _check_trackable("a pool over groups of layers", size)
+    return new_grouped(workload, policy.groups, blocks=size.units, settings=settings, caching=policy.prefix_caching)
+
+
+def _hits(shared: Shared | Grouped | None) -> PrefixHits | None:
     if shared is None:
         return None
     from kvledger.replay._prefix import H_AGAIN, H_HITS, H_QUERIES
@@ -198,13 +218,18 @@ def _prepare(workload: Workload, policy: Policy, size: PoolSize, settings: Setti
     state = at.new_state(
         columns,
         max_seqs=settings.max_num_seqs,
-        block_size=size.unit_tokens,
+        block_size=1 if policy.groups else size.unit_tokens,
         segment_blocks=_segment_blocks(policy, size, settings),
         series=hooks.series is not None,
         exact_latencies=n <= _EXACT_LATENCIES,
     )
     ints, floats = state.core.ints, state.core.floats
-    ints[at.I_MEMORY] = memory[policy.kind]
+    groups = policy.groups if policy.kind is Kind.PAGED else None
+    ints[at.I_MEMORY] = at.GROUPS if groups else memory[policy.kind]
+    if groups:
+        ints[at.I_MOST_TOKENS] = groups.most_tokens(
+            size.units, in_flight_tokens=settings.max_num_batched_tokens, max_model_len=settings.max_model_len
+        )
     ints[at.I_RESERVATION] = list(Reservation).index(policy.reservation)
     ints[at.I_PLACEMENT] = list(Placement).index(policy.placement)
     if policy.kind is Kind.GROW and policy.segments:
