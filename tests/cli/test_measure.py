@@ -187,6 +187,20 @@ def test_a_log_is_checked_as_far_as_it_goes(tmp_path):
     assert (engine["tokens"]["value"], engine["load"]) == (135_168, None)
 
 
+def test_another_engine_is_drawn_from_its_own_counts():
+    labels = '{model_name="m",tp_rank="0"}'
+    values = {"max_total_num_tokens": 1000, "page_size": 1, "kv_used_tokens": 100, "kv_evictable_tokens": 300}
+    values |= {"kv_available_tokens": 600, "num_running_reqs": 2}
+    text = "".join(f"sglang:{name}{labels} {value}\n" for name, value in values.items())
+    from tests.sources.servers import answering, reply
+
+    with answering(reply(text)) as url:
+        (pool,) = as_object(url)["pools"]
+        shown = ok(url)
+    assert pool["ledger"]["accounts_tokens"]["cached"] == 300
+    assert "sglang: 2 running" in shown
+
+
 def test_a_result_is_written_to_a_file_once(tmp_path):
     target = tmp_path / "out.json"
     ok("-", "--json", "-o", str(target), text=busiest())

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import importlib
 import json
+from collections.abc import Callable
 from contextlib import ExitStack
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,6 +15,9 @@ from kvledger.cli.output import hint, print_result, refuse_overwrite, terminal_w
 from kvledger.errors import SourceError, UsageError
 from kvledger.report.measure import MeasureReport
 from kvledger.sources.servers import Pace
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 __all__ = ["command"]
 
@@ -56,8 +60,8 @@ def command(**options: Any) -> None:
     session = Session(options["sources"], options, pace=read_pace(options["for_"], options["every"]))
     as_json = options["as_json"] or options["format_"] == "json"
     color = wants_color(no_color=options["no_color"]) and options["output"] is None
-    if session.feed.log is not None:
-        text = _read_log(session.feed.log, as_json=as_json, color=color)
+    if session.feed.other is not None:
+        text = _read_other(session.feed.other, as_json=as_json, color=color)
     else:
         _take_samples(session, options["record"], quiet=options["quiet"])
         text = _write(session.report(), as_json=as_json, color=color)
@@ -65,40 +69,59 @@ def command(**options: Any) -> None:
 
 
 def _write(report: MeasureReport, *, as_json: bool, color: bool) -> str:
-    if as_json:
-        from kvledger.report.measure_json import measure_json
-
-        return json.dumps(measure_json(report), indent=2, allow_nan=False)
+    from kvledger.report.measure_json import measure_json
     from kvledger.report.measure_text import measure_text
-    from kvledger.report.tables import render
 
-    return render(measure_text(report), width=terminal_width(), color=color)
+    return _render(lambda: measure_json(report), lambda: measure_text(report), as_json=as_json, color=color)
 
 
-def _read_log(content: bytes, *, as_json: bool, color: bool) -> str:
-    """Check a log of any engine that is known by its lines."""
+def _read_other(content: bytes, *, as_json: bool, color: bool) -> str:
+    """Read the log of any engine, or one instant of an engine that tells its pool itself."""
     from kvledger.engines.recognise import TextKind, recognise
     from kvledger.measure.log_check import check_log
+    from kvledger.measure.snapshots import draw_snapshots
 
     text = content.decode("utf-8", errors="replace")
     found = recognise(text)
-    if found is None or found.kind is not TextKind.LOG or found.engine is None:
+    if found is None or found.engine is None or found.kind is TextKind.PROPS:
         raise SourceError(
-            "the source is neither metrics of vLLM nor the log of an engine that is known",
+            "the source is neither metrics nor the log of an engine that is known",
             hint="give a running server, a saved /metrics text, a recording, or an engine's log",
         )
-    reader = importlib.import_module(f"kvledger.engines.{found.engine.value.replace('-', '_')}.log")
-    checks = check_log(reader.read_log(text))
-    if not checks:
-        raise SourceError(f"the log of {found.engine} says nothing about its KV pool", hint="give the start-up lines")
-    if as_json:
-        from kvledger.report.measure_log import log_json
+    room = f"kvledger.engines.{found.engine.value.replace('-', '_')}"
+    if found.kind is TextKind.LOG:
+        checks = check_log(importlib.import_module(f"{room}.log").read_log(text))
+        if not checks:
+            raise SourceError(f"the log of {found.engine} says nothing about its KV pool")
+        from kvledger.report.measure_log import log_json, log_text
 
-        return json.dumps(log_json(checks), indent=2, allow_nan=False)
-    from kvledger.report.measure_log import log_text
+        return _render(lambda: log_json(checks), lambda: log_text(checks), as_json=as_json, color=color)
+    reader = importlib.import_module(f"{room}.metrics")
+    if found.kind is TextKind.SLOTS:
+        snapshots = (reader.read_slots(text),)
+    elif found.kind is TextKind.ITERATIONS:
+        snapshots = reader.read_iterations(text)[-1:]
+    else:
+        snapshots = reader.read_metrics(text)
+    sheets = draw_snapshots(snapshots)
+    if not sheets:
+        raise SourceError(
+            f"{found.engine} says nothing about its KV pool here",
+            hint="llama.cpp tells its slots at /slots, SGLang needs --enable-metrics",
+        )
+    from kvledger.report.measure_snapshots import snapshots_json, snapshots_text
+
+    return _render(lambda: snapshots_json(sheets), lambda: snapshots_text(sheets), as_json=as_json, color=color)
+
+
+def _render(
+    make_object: Callable[[], dict[str, Any]], make_text: Callable[[], RenderableType], *, as_json: bool, color: bool
+) -> str:
+    if as_json:
+        return json.dumps(make_object(), indent=2, allow_nan=False)
     from kvledger.report.tables import render
 
-    return render(log_text(checks), width=terminal_width(), color=color)
+    return render(make_text(), width=terminal_width(), color=color)
 
 
 def read_pace(for_: str, every: str) -> Pace:

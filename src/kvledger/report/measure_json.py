@@ -12,7 +12,7 @@ from kvledger.measure.sheet import Sheet
 from kvledger.measure.summary import EngineSummary, Traffic
 from kvledger.report.measure import MeasureReport, SourceReport
 
-__all__ = ["measure_json", "reading_json"]
+__all__ = ["measure_json", "reading_json", "sheet_json"]
 
 SCHEMA = "kvledger.measure"
 SCHEMA_VERSION = 1
@@ -42,7 +42,7 @@ def reading_json(reading: Reading) -> dict[str, Any]:
         "problem": reading.problem or None,
         "pool": _pool(reading),
         "tokens": _tokens(reading),
-        "ledger": None if reading.sheet is None else _ledger(reading.sheet),
+        "ledger": None if reading.sheet is None else sheet_json(reading.sheet),
     }
 
 
@@ -115,7 +115,8 @@ def _tokens(reading: Reading) -> dict[str, Any] | None:
     }
 
 
-def _ledger(sheet: Sheet) -> dict[str, Any]:
+def sheet_json(sheet: Sheet) -> dict[str, Any]:
+    """Return one balance sheet: accounts, what is unattributed and why, figures with their accuracy."""
     suffix = sheet.unit
     return {
         "unit": sheet.unit,

@@ -15,7 +15,7 @@ from kvledger.report.measure import MeasureReport, SourceReport
 from kvledger.report.tables import heading, new_table, percent
 from kvledger.units import format_bytes
 
-__all__ = ["format_amount", "format_span", "measure_text"]
+__all__ = ["format_amount", "format_span", "measure_text", "sheet_table", "unattributed_table"]
 
 
 def measure_text(report: MeasureReport) -> RenderableType:
@@ -57,9 +57,12 @@ def _engine(source: SourceReport, engine: EngineSummary, *, several: bool) -> li
         return parts
     parts.append(Text(f"\n{engine.verdict.sentence}", style="bold"))
     parts.append(Text(f"{engine.verdict.advice}"))
-    parts += [heading("the pool" + ("" if shown is engine.last else ", at its fullest")), _sheet(shown, shown.sheet)]
+    parts += [
+        heading("the pool" + ("" if shown is engine.last else ", at its fullest")),
+        sheet_table(shown.sheet, usage_ratio=shown.usage_ratio),
+    ]
     if shown.sheet.unattributed:
-        parts += [heading("unattributed"), _unattributed(shown.sheet)]
+        parts += [heading("unattributed"), unattributed_table(shown.sheet)]
     parts += [heading("tokens"), _tokens(engine, shown)]
     if engine.counterfactual is not None:
         parts += _counterfactual(engine.counterfactual, shown)
@@ -78,7 +81,8 @@ def _load(engine: EngineSummary, shown: Reading) -> str:
     return load
 
 
-def _sheet(shown: Reading, sheet: Sheet) -> RenderableType:
+def sheet_table(sheet: Sheet, *, usage_ratio: float | None) -> RenderableType:
+    """Return a balance sheet: accounts, their share of the pool, and how each is known."""
     table = new_table("account", sheet.unit, "share", "known")
     capacity = max(1, sheet.ledger.capacity)
     figures = {figure.name: figure for figure in sheet.figures}
@@ -89,8 +93,8 @@ def _sheet(shown: Reading, sheet: Sheet) -> RenderableType:
     table.add_row("pool", format_amount(sheet.ledger.capacity, sheet.unit), "100.0 %", "measured")
     available = Span.exact(sheet.available)
     table.add_row("available", format_span(available, sheet.unit), _share(available, capacity), "free or cached")
-    gauge = "" if shown.usage_ratio is None else percent(shown.usage_ratio)
-    table.add_row("the engine's own gauge", "", gauge, "measured")
+    if usage_ratio is not None:
+        table.add_row("the engine's own gauge", "", percent(usage_ratio), "measured")
     return table
 
 
@@ -105,7 +109,8 @@ def _accuracy(account: Account, figure: Figure | None) -> str:
     return str(Accuracy.DERIVED) if figure is None else f"{figure.accuracy}{'' if figure.is_exact else ', interval'}"
 
 
-def _unattributed(sheet: Sheet) -> RenderableType:
+def unattributed_table(sheet: Sheet) -> RenderableType:
+    """Return what is unattributed, by cause."""
     table = new_table("", sheet.unit, price=True)
     table.columns[0].width = 1
     table.columns[2].header = "why"

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
+from kvledger.engines.facts import Engine
+from kvledger.engines.recognise import recognise
 from kvledger.engines.vllm.metrics import read_vllm_metrics
 from kvledger.errors import Error, SourceError, UsageError
 from kvledger.measure.recording import MAGIC, FrameReader, RecordedSample
@@ -51,8 +53,8 @@ class Feed:
     samples: Iterator[RecordedSample]
     names: list[str]
     is_live: bool = False
-    log: bytes | None = field(default=None, repr=False)
-    """The text, when the source is a log and not a scrape."""
+    other: bytes | None = field(default=None, repr=False)
+    """The text, when the source is a log, or metrics of another engine than vLLM."""
 
 
 def is_server(spec: str) -> bool:
@@ -84,6 +86,9 @@ def open_feed(
     if is_server(first):
         addresses = [parse_address(spec, default_path="/metrics") for spec in specs]
         names = [f"server {n + 1}" for n in range(len(specs))] if len(specs) > 1 else ["server"]
+        other = _peek(addresses[0], access) if len(addresses) == 1 and pace.for_seconds == 0 else None
+        if other is not None:
+            return Feed(samples=iter(()), names=names, other=other)
         return Feed(samples=_poll(addresses, access, pace, clock, sleep), names=names, is_live=True)
     if first == "-":
         return _read_stream(stdin or sys.stdin.buffer, "standard input", seconds=clock())
@@ -114,6 +119,13 @@ def decode_scrape(content: bytes, content_type: str = "") -> str:
     if b"\x00" in content[:4096]:
         raise SourceError("this is binary data, not the text of /metrics")
     return content.decode("utf-8", errors="replace")
+
+
+def _peek(address: Address, access: Access) -> bytes | None:
+    """Return what the server says when it is another engine than vLLM."""
+    body = fetch_with_retries(address, access)
+    found = recognise(decode_scrape(body.content, body.content_type))
+    return None if found is None or found.engine is None or found.engine is Engine.VLLM else body.content
 
 
 def _poll(
@@ -191,14 +203,14 @@ def _read_content(content: bytes, name: str, *, seconds: float) -> Feed:
         return Feed(samples=iter(samples), names=names)
     text = decode_scrape(content)
     if not _looks_like_metrics(text):
-        return Feed(samples=iter(()), names=[name], log=content)
+        return Feed(samples=iter(()), names=[name], other=content)
     scrape = read_vllm_metrics(text)
     return Feed(samples=iter([RecordedSample(seconds=seconds, source=0, scrape=scrape)]), names=[name])
 
 
 def _looks_like_metrics(text: str) -> bool:
-    """Tell a scrape from a log: a scrape has lines that begin with a series or with its help."""
-    return any(line.startswith(("# HELP ", "# TYPE ", "vllm:")) for line in io.StringIO(text[: 2**20]))
+    """Tell a scrape of vLLM from a log: a scrape has lines that begin with a series or with its help."""
+    return any(line.startswith(("# HELP vllm:", "# TYPE vllm:", "vllm:")) for line in io.StringIO(text[: 2**20]))
 
 
 def _read_folder(folder: Path) -> Feed:
@@ -220,7 +232,7 @@ def _folder_samples(files: list[tuple[float, Path]]) -> Iterator[RecordedSample]
         try:
             with path.open("rb") as stream:
                 feed = _read_stream(stream, path.name, seconds=seconds)
-            if feed.log is not None:
+            if feed.other is not None:
                 raise SourceError(f"`{path.name}` is neither a scrape nor a recording")
             for sample in feed.samples:
                 read += 1
