@@ -14,7 +14,7 @@ from kvledger.engines.vllm.metrics import VllmEngine
 from kvledger.errors import Error, ModelError, SourceError, UsageError
 from kvledger.ledger import Accuracy
 from kvledger.measure.balance import Scheduling
-from kvledger.measure.meter import Meter, Reading
+from kvledger.measure.meter import WINDOW_SAMPLES, Meter, Reading
 from kvledger.measure.pool import PoolShape
 from kvledger.measure.pricing import price_by_bytes, price_by_model, price_by_token
 from kvledger.measure.recording import RecordedSample
@@ -148,6 +148,8 @@ class Session:
         if not self._meters:
             reason = next(iter(self._errors.values()), "the source holds no sample")
             raise SourceError(f"nothing was measured: {reason}", hint="give a running server or a saved /metrics text")
+        if max(self._samples.values()) > WINDOW_SAMPLES:
+            self._notes.append(f"means and peaks are of the last {WINDOW_SAMPLES:,} samples of each engine")
         sources = []
         for number, meter in sorted(self._meters.items()):
             engines = tuple(

@@ -7,6 +7,7 @@ samples of the window a second time with that knowledge.
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -17,9 +18,10 @@ from kvledger.measure.offsets import OffsetTracker, read_differences
 from kvledger.measure.pool import PoolShape, count_held_blocks, read_pool_shape
 from kvledger.measure.sheet import Sheet, draw_sheet
 
-__all__ = ["Meter", "Reading"]
+__all__ = ["WINDOW_SAMPLES", "Meter", "Reading"]
 
-_WINDOW = 10_000
+WINDOW_SAMPLES = 10_000
+"""Samples of each engine that are kept for the second pass."""
 _NO_LIMIT = 2**61
 _CLOCK_SLACK_SECONDS = 2.0
 _STICKY_SAMPLES = 5
@@ -70,7 +72,8 @@ class _EngineMeter:
     tracker: OffsetTracker = field(default_factory=OffsetTracker)
     scheduling: Scheduling = Scheduling.UNKNOWN
     last: VllmEngine | None = None
-    steps: deque[_Step | Reading] = field(default_factory=lambda: deque(maxlen=_WINDOW))
+    shape: PoolShape | None = None
+    steps: deque[_Step | Reading] = field(default_factory=lambda: deque(maxlen=WINDOW_SAMPLES))
     spans: list[tuple[VllmEngine, VllmEngine]] = field(default_factory=list)
     is_new_epoch: bool = False
     quiet_samples: int = _STICKY_SAMPLES
@@ -129,11 +132,14 @@ class Meter:
     def _read(self, meter: _EngineMeter, engine: VllmEngine, scrape: VllmScrape, seconds: float) -> Reading:
         shape = read_pool_shape(engine, engines=len(scrape.engines))
         shape = self._complete(shape, engine) if shape is not None else None
+        if shape == meter.shape:  # one object for all samples of a pool: thousands of them are kept
+            shape = meter.shape
+        meter.shape = shape
         bare = Reading(
             seconds=seconds,
             engine_index=engine.index,
             epoch=meter.epoch,
-            model=_shown_name(engine.model),
+            model=None if engine.model is None else sys.intern(_shown_name(engine.model)),
             running=engine.running,
             waiting=engine.waiting,
             usage_ratio=engine.usage_ratio,
@@ -267,9 +273,9 @@ def _complete_reading(step: _Step, balance: Balance, scheduling: Scheduling) -> 
     return replace(step.reading, balance=balance, sheet=sheet, scheduling=scheduling)
 
 
-def _shown_name(model: str | None) -> str | None:
+def _shown_name(model: str) -> str:
     """Return the served name; of a path only its last part, since output holds no paths."""
-    if model is None or not model.startswith(("/", "./", "../", "~")):
+    if not model.startswith(("/", "./", "../", "~")):
         return model
     return model.rstrip("/").rpartition("/")[2]
 
