@@ -29,7 +29,7 @@ from kvledger.traces import Trace, with_rate
 if TYPE_CHECKING:
     from kvledger.report.replay import ReplayReport
 
-__all__ = ["ask"]
+__all__ = ["ask", "source_name"]
 
 
 def ask(question: Question) -> ReplayReport:
@@ -72,7 +72,7 @@ def ask(question: Question) -> ReplayReport:
     check_tries(changes, context)
     outcomes = [runner.run(policy, series=targets.get(policy.name), force=question.force) for policy in policies]
     return ReplayReport(
-        source=_source_name(question.trace),
+        source=source_name(question.trace),
         trace=trace,
         model=cost.name,
         pool=pool,
@@ -206,7 +206,8 @@ def _max_model_len(question: Question, cost: Cost, workload: Workload) -> tuple[
     return max(2, workload.longest_tokens), "the longest request of the trace"
 
 
-def _source_name(text: str) -> str:
+def source_name(text: str) -> str:
+    """Return what reports call a trace: its name without folders."""
     if text.startswith("synthetic:"):
         return text
     if text == "-":

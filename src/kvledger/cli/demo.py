@@ -8,29 +8,10 @@ from pathlib import Path
 import click
 
 from kvledger.cli.output import print_result, refuse_overwrite, terminal_width, wants_color
-from kvledger.cli.question import Question
+from kvledger.cli.question import DEFAULTS, Question
 
 __all__ = ["command"]
 
-_BASE = dict.fromkeys(Question.__slots__) | {
-    "placement": "best",
-    "buffer": 0,
-    "granularity": 1,
-    "grow_step": 256,
-    "block_size": 16,
-    "watermark": 0.0,
-    "full_sequence_must_fit": True,
-    "prefix_caching": "off",
-    "page_size": "2MiB",
-    "max_num_seqs": 1024,
-    "max_num_batched_tokens": 8192,
-    "restart_every": 0.0,
-    "seed": 0,
-    "session_starts": "zero",
-    "tries": (),
-    "force": False,
-    "quiet": True,
-}
 _CHAT = {
     "trace": "synthetic:chat,requests=10000,rate=inf",
     "model": "llama-3-8b",
@@ -100,8 +81,13 @@ def command(
 
     if output is not None:
         refuse_overwrite(Path(output), force=force)
-    options = _BASE | (_CHAT if case == "chat" else _PAPER) | {"seed": seed, "quiet": quiet}
-    report = ask(Question(**options))  # type: ignore[arg-type]
+    options = (
+        DEFAULTS
+        | {"session_starts": "zero", "quiet": True}
+        | (_CHAT if case == "chat" else _PAPER)
+        | {"seed": seed, "quiet": quiet}
+    )
+    report = ask(Question(**options))
     if as_json or format_ == "json":
         from kvledger.report.replay_json import replay_json
 

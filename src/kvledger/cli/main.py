@@ -19,6 +19,7 @@ from kvledger.errors import CapacityError, Error, SourceError, UnbalancedLedger,
 __all__ = ["main"]
 
 _COMMANDS = {
+    "cache": "what a prefix cache of every size would find, and how far its eviction is from the best",
     "check": "exit code 1 when a running server breaks a limit, for CI and alerts",
     "demo": "the main job with nothing but the package: one case under every memory policy",
     "measure": "the ledger of a running server, exact from its public counters",

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
-__all__ = ["Question"]
+__all__ = ["DEFAULTS", "Question"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,3 +45,25 @@ class Question:
     series: str | None
     force: bool
     quiet: bool
+
+
+DEFAULTS: dict[str, Any] = dict.fromkeys(Question.__slots__) | {
+    "placement": "best",
+    "buffer": 0,
+    "granularity": 1,
+    "grow_step": 256,
+    "block_size": 16,
+    "watermark": 0.0,
+    "full_sequence_must_fit": True,
+    "prefix_caching": "off",
+    "page_size": "2MiB",
+    "max_num_seqs": 1024,
+    "max_num_batched_tokens": 8192,
+    "restart_every": 0.0,
+    "seed": 0,
+    "session_starts": "rate:0.1",
+    "tries": (),
+    "force": False,
+    "quiet": False,
+}
+"""What ``replay`` takes where an option is not given, for commands that ask only for a part of it."""

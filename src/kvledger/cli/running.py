@@ -26,7 +26,12 @@ class KernelNotice:
     @contextmanager
     def around(self, policy: Policy) -> Iterator[None]:
         """Announce the compilation of what ``policy`` needs, if it was never compiled here."""
-        kernel = "static" if policy.kind is Kind.STATIC_BATCH else "loop"
+        with self.compiling("static" if policy.kind is Kind.STATIC_BATCH else "loop"):
+            yield
+
+    @contextmanager
+    def compiling(self, kernel: str) -> Iterator[None]:
+        """Announce the compilation of ``kernel``, if it was never compiled here."""
         first = not self._cache.holds(kernel)
         if first and not self._quiet:
             click.echo("compiling the replay kernels, once (about 10 s) ...", err=True)
