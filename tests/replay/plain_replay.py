@@ -279,6 +279,9 @@ class PlainReplay:
     def promised(self):
         return sum(up(r.p + r.m, self.block) // self.block for r in self.running)
 
+    def next_chunk(self, r, budget):
+        return min(r.tokens - r.computed, budget)
+
     def first_chunk(self, r, budget):
         return min(r.tokens, budget)
 
@@ -362,7 +365,10 @@ class PlainReplay:
         i = 0
         while i < len(self.running) and budget > 0:
             r = self.running[i]
-            n = min(r.tokens - r.computed, budget)
+            n = self.next_chunk(r, budget)
+            if n == 0:
+                i += 1
+                continue
             while not self.extend(r, n):
                 victim = self.running.pop()
                 self.release(victim)
@@ -384,6 +390,8 @@ class PlainReplay:
         while not preempted and budget > 0 and len(self.running) < self.max_seqs and self.waiting:
             r = self.waiting[0]
             n = self.first_chunk(r, budget)
+            if n == 0:
+                break
             self.asked = self.size_refused(r)
             if not self.admit(r, n, bool(scheduled)):
                 self.refused += self.unheld_units() >= self.asked

@@ -136,9 +136,9 @@ def admit_one(st, gr, slot, budget):
     refused = count_asked(t, slot, hit, hit + n, False) + spare > free
     if ints[I_WHOLE] == 1 and whole + spare > free:
         refused = True
-    if refused and free >= whole:
-        ints[I_REFUSED_WHILE_FREE] += 1
     if refused or hits_fresh_state(t, row[S_REQUEST]):
+        if free >= whole:
+            ints[I_REFUSED_WHILE_FREE] += 1
         return 0
     enter(t, slot, row[S_REQUEST], hit, n)
     row[S_COMPUTED] = hit
