@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
-from kvledger.errors import SourceError, UsageError
+from kvledger.errors import SourceError, TraceError, UsageError
 from kvledger.traces import ReadOptions, SessionStarts, Trace, read_folder, read_trace, synthesise, with_content
 from kvledger.traces.formats.llmservingsim import RUN_FORMAT, workload_of_run
 from kvledger.traces.synthetic import PREFIX
@@ -84,9 +85,17 @@ def _with_its_workload(trace: Trace, folder: Path) -> Trace:
     for place in (folder, *above, *(parent / "workloads" for parent in above)):
         for candidate in (place / name, place / f"{name}.gz"):
             if candidate.is_file():
-                with _open(candidate) as raw:
-                    return with_content(trace, read_trace(raw, name=f"`{candidate.name}`"))
+                return _tried(trace, candidate)
     return trace
+
+
+def _tried(trace: Trace, workload: Path) -> Trace:
+    """Take the content of a workload nobody named; when it does not fit, say so and go on without."""
+    try:
+        with _open(workload) as raw:
+            return with_content(trace, read_trace(raw, name=f"`{workload.name}`"))
+    except (TraceError, SourceError) as error:
+        return replace(trace, notes=(*trace.notes, f"`{workload.name}` beside the run was left out: {error.message}"))
 
 
 def _is_folder(path: Path) -> bool:
