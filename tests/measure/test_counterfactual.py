@@ -32,6 +32,7 @@ def balance(held, used):
         held=held,
         used=Span.exact(used),
         live=Span.exact(used),
+        stored=Span.exact(used),
         shared_saving=NOTHING,
         preempted=NOTHING,
         prefilling=NOTHING,

@@ -14,9 +14,10 @@ from kvledger.engines.vllm.metrics import VllmEngine
 from kvledger.errors import Error, ModelError, SourceError, UsageError
 from kvledger.ledger import Accuracy
 from kvledger.measure.balance import Scheduling
+from kvledger.measure.groups import price_by_plan
 from kvledger.measure.meter import WINDOW_SAMPLES, Meter, Reading
 from kvledger.measure.pool import PoolShape
-from kvledger.measure.pricing import price_by_bytes, price_by_model, price_by_token
+from kvledger.measure.pricing import keeps_every_token, price_by_bytes, price_by_model, price_by_token
 from kvledger.measure.recording import RecordedSample
 from kvledger.measure.summary import summarise
 from kvledger.model.catalogue import find_model
@@ -187,8 +188,10 @@ class Session:
             return price_by_bytes(shape, facts.kv_memory, source="--kv-memory", accuracy=Accuracy.DERIVED)
         model = facts.model or self._find_served(engine.model)
         if model is not None:
+            dtype = facts.kv_dtype or _served_dtype(engine)
+            price = price_by_model if keeps_every_token(model) else price_by_plan
             try:
-                return price_by_model(shape, model, facts.kv_dtype or _served_dtype(engine))
+                return price(shape, model, dtype)
             except (ModelError, UsageError) as error:
                 self._notes.append(error.message)
         if shape.pricing is None:

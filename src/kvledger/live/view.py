@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
+from kvledger.measure.balance import Unsure
 from kvledger.measure.figure import Span
 from kvledger.measure.meter import Reading
 from kvledger.measure.sheet import Sheet
@@ -129,7 +130,7 @@ def _strip(sheet: Sheet, width: int) -> str:
 
 
 def _per_request(reading: Reading) -> str:
-    if reading.balance is None or not reading.running:
+    if reading.balance is None or not reading.running or Unsure.GROUPS in reading.balance.causes:
         return "-"
     internal = reading.balance.internal
     low, high = internal.low / reading.running, internal.high / reading.running

@@ -73,6 +73,8 @@ class Balance:
     used: Span
     live: Span | None
     """Prompt and generated tokens of all requests that have emitted one, preempted ones included."""
+    stored: Span
+    """Distinct tokens in the cache, whatever a slot is: where layers are in groups ``used`` is not told in slots."""
     shared_saving: Span
     preempted: Span
     """Requests that have emitted a token and wait to be computed again."""
@@ -116,10 +118,11 @@ def balance_tokens(
     held, running, differences = instant.held_blocks * shape.block_tokens, instant.running, instant.differences
     tail = running * (shape.block_tokens - 1 + (shape.block_tokens if instant.is_speculative else 0))
     by_gauge = Span(max(0, held - tail) if running else 0, held)
-    if shape.structure is Structure.GROUPS:
-        return _gauge_only(held, Span(0, held), instant, Unsure.GROUPS)
+    in_groups = shape.structure is Structure.GROUPS
     if differences is None:
-        return _gauge_only(held, by_gauge, instant, Unsure.NO_COUNTERS)
+        return _gauge_only(held, by_gauge, instant, in_groups=in_groups)
+    if in_groups:  # a slot is not a token: the gauge says nothing about the counters
+        by_gauge = Span(0, _NO_LIMIT)
     if not running and not instant.waiting:
         tracker.observe_idle(differences, seconds=seconds)
         flow = _Flow(Span.exact(0), Span.exact(0), 0, Span.exact(0), 0, False)
@@ -130,12 +133,15 @@ def balance_tokens(
     live = (Span.exact(differences.tokens) - tracker.lost.tokens).clip(0, _NO_LIMIT)
     by_counters = _used_by_counters(live, flow, slack=running if instant.is_skewed else 0)
     used = by_gauge.meet(by_counters) or by_gauge
+    if in_groups:
+        return _in_groups(held, live, by_counters, flow, instant)
     if flow.is_plain and live.is_exact and flow.unsaved.is_exact and not instant.is_skewed:
         used = _same_remainder(used, live.low - flow.unsaved.low, shape.block_tokens)
     return Balance(
         held=held,
         used=used,
         live=live,
+        stored=used,
         shared_saving=_saving(live, used, flow),
         preempted=flow.preempted,
         prefilling=flow.prefilling,
@@ -158,15 +164,31 @@ def infer_scheduling(shape: PoolShape, instant: Instant, balance: Balance) -> Sc
     return Scheduling.AHEAD if tail > instant.running * (shape.block_tokens - 2) else Scheduling.UNKNOWN
 
 
-def _gauge_only(held: int, by_gauge: Span, instant: Instant, cause: Unsure) -> Balance:
+def _gauge_only(held: int, by_gauge: Span, instant: Instant, *, in_groups: bool) -> Balance:
+    used = Span(0, held) if in_groups else by_gauge
+    cause = Unsure.GROUPS if in_groups else Unsure.NO_COUNTERS
     return Balance(
         held=held,
-        used=by_gauge,
+        used=used,
         live=None,
+        stored=Span(0, _NO_LIMIT) if in_groups else by_gauge,
         shared_saving=Span(0, _NO_LIMIT),
         preempted=Span(0, instant.waiting or 0),
         prefilling=Span(0, instant.running),
-        causes=() if by_gauge.is_exact else (cause,),
+        causes=() if used.is_exact else (cause,),
+    )
+
+
+def _in_groups(held: int, live: Span, stored: Span, flow: _Flow, instant: Instant) -> Balance:
+    return Balance(
+        held=held,
+        used=Span(0, held),
+        live=live,
+        stored=stored,
+        shared_saving=Span(0, flow.shared_high + flow.prefill_tokens_high),
+        preempted=flow.preempted,
+        prefilling=flow.prefilling,
+        causes=(Unsure.GROUPS, *_causes(live, flow, instant)) if held else (),
     )
 
 

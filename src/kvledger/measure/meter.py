@@ -269,7 +269,7 @@ def _run(steps: list[_Step], highest: list[int], scheduling: Scheduling, learned
 
 
 def _complete_reading(step: _Step, balance: Balance, scheduling: Scheduling) -> Reading:
-    sheet = draw_sheet(step.shape, balance, computed_tokens=step.computed_tokens)
+    sheet = draw_sheet(step.shape, balance, running=step.instant.running, computed_tokens=step.computed_tokens)
     return replace(step.reading, balance=balance, sheet=sheet, scheduling=scheduling)
 
 

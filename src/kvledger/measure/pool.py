@@ -8,7 +8,7 @@ from enum import StrEnum
 from kvledger.engines.vllm.metrics import Generation, VllmEngine
 from kvledger.ledger import Accuracy
 
-__all__ = ["NullBlock", "PoolShape", "Pricing", "Structure", "count_held_blocks", "read_pool_shape"]
+__all__ = ["GroupCost", "NullBlock", "PoolShape", "Pricing", "Structure", "count_held_blocks", "read_pool_shape"]
 
 
 _NEAR = 1e-4
@@ -37,6 +37,19 @@ class NullBlock(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GroupCost:
+    """What the tokens of a request need in one group of layers."""
+
+    name: str
+    token_bytes: int
+    """Bytes of one token; 0 for a state."""
+    window_tokens: int | None = None
+    """Tokens of a request that can still be read; None: all."""
+    request_bytes: int = 0
+    """Bytes of a request at any length: its state."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Pricing:
     """What a block costs in bytes, and how that is known."""
 
@@ -45,6 +58,8 @@ class Pricing:
     accuracy: Accuracy
     capacity_bytes: int | None = None
     """Bytes of the pool where they are known by themselves; what no block covers is a remainder."""
+    groups: tuple[GroupCost, ...] = ()
+    """Where layers are in groups: what a request's tokens need in each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from kvledger.measure.pool import PoolShape, Pricing, Structure
 from kvledger.model.layers import AttentionCache, LatentCache
 from kvledger.model.spec import ModelSpec
 
-__all__ = ["price_by_bytes", "price_by_model", "price_by_token"]
+__all__ = ["keeps_every_token", "price_by_bytes", "price_by_model", "price_by_token"]
 
 
 def price_by_token(shape: PoolShape, bytes_per_token: int) -> PoolShape:
@@ -41,6 +41,15 @@ def price_by_bytes(shape: PoolShape, kv_bytes: int, *, source: str, accuracy: Ac
     )
 
 
+def keeps_every_token(model: ModelSpec) -> bool:
+    """Tell whether every layer that keeps anything keeps every token."""
+    caches = [layer.cache for layer in model.caching_layers()]
+    return all(
+        isinstance(cache, LatentCache) or (isinstance(cache, AttentionCache) and cache.cap_tokens is None)
+        for cache in caches
+    )
+
+
 def price_by_model(shape: PoolShape, model: ModelSpec, kv_dtype: str | None) -> PoolShape:
     """Price a pool by its model: all ranks together, each byte once.
 
@@ -49,14 +58,11 @@ def price_by_model(shape: PoolShape, model: ModelSpec, kv_dtype: str | None) -> 
     Raises:
         ModelError: A layer has a window or a state, so one price for all blocks is not enough.
     """
-    for layer in model.caching_layers():
-        cache = layer.cache
-        if not (isinstance(cache, LatentCache) or (isinstance(cache, AttentionCache) and cache.cap_tokens is None)):
-            raise ModelError(
-                f"`{model.name}` has layers that do not keep every token ({layer.origin}): its blocks are of "
-                "several groups, and the metrics do not tell which group holds how many",
-                hint="the share of the pool that is held is exact all the same; `kvledger size` prices the groups",
-            )
+    if not keeps_every_token(model):
+        raise ModelError(
+            f"`{model.name}` has layers that do not keep every token: its blocks are of several groups",
+            hint="price it by its plan: `price_by_plan`",
+        )
     per_token = model.bytes_per_token(kv_dtype)
     if not per_token:
         raise ModelError(f"`{model.name}` keeps no KV cache")

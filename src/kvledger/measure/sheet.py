@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from kvledger.ledger import Accuracy, Ledger, Memo
 from kvledger.measure.balance import Balance
 from kvledger.measure.figure import Figure, Span
+from kvledger.measure.groups import count_needed_bytes
 from kvledger.measure.pool import PoolShape, Structure
 
 __all__ = ["Sheet", "Unexplained", "draw_sheet"]
@@ -40,12 +41,13 @@ class Sheet:
         return next(figure for figure in self.figures if figure.name == name)
 
 
-def draw_sheet(shape: PoolShape, balance: Balance, *, computed_tokens: int | None) -> Sheet:
+def draw_sheet(shape: PoolShape, balance: Balance, *, running: int, computed_tokens: int | None) -> Sheet:
     """Draw up the ledger of one instant.
 
     Args:
         shape: The pool.
         balance: Its tokens.
+        running: Requests that run.
         computed_tokens: Tokens the engine has computed since it started, which bounds what its cache can hold.
     """
     pricing, block_tokens = shape.pricing, shape.block_tokens
@@ -53,6 +55,11 @@ def draw_sheet(shape: PoolShape, balance: Balance, *, computed_tokens: int | Non
     per_token = block // block_tokens
     unit = "bytes" if pricing else "tokens"
     used, internal = balance.used.scale(per_token), balance.internal.scale(per_token)
+    if pricing and pricing.groups:
+        held_bytes = balance.held // block_tokens * block
+        used = count_needed_bytes(pricing.groups, balance.stored, running=running, held_bytes=held_bytes)
+        internal = Span.exact(held_bytes - balance.held * per_token) + (Span.exact(balance.held * per_token) - used)
+        internal = internal.clip(0, held_bytes)
     grain = (balance.held // block_tokens) * block - balance.held * per_token
     idle_blocks = max(0, shape.usable_blocks - balance.held // block_tokens)
     cached_blocks = Span(0, 0)
@@ -64,7 +71,7 @@ def draw_sheet(shape: PoolShape, balance: Balance, *, computed_tokens: int | Non
     rows = [
         (shape.null_blocks * block, "null block: taken for ever, holds nothing"),
         (used.width, "held by running requests, as tokens or as the tail of a block: " + _why(balance)),
-        (grain, "held, but less than a whole byte a token"),
+        (0 if pricing and pricing.groups else grain, "held, but less than a whole byte a token"),
         (cached.width, "free or cached: vLLM does not export which blocks still hold reusable tokens"),
         (capacity - shape.blocks * block, "remainder of the memory: less than one block"),
     ]
@@ -81,7 +88,7 @@ def draw_sheet(shape: PoolShape, balance: Balance, *, computed_tokens: int | Non
         ledger=ledger,
         unit=unit,
         unattributed=tuple(Unexplained(amount=amount, cause=cause) for amount, cause in rows),
-        figures=tuple(_figures(shape, balance, per_token, unit, free, cached)),
+        figures=tuple(_figures(shape, balance, (used, internal), per_token, unit, free, cached)),
         available=idle_blocks * block,
     )
 
@@ -90,15 +97,24 @@ def _why(balance: Balance) -> str:
     return "; ".join(cause.value for cause in balance.causes) or "not told"
 
 
-def _figures(shape: PoolShape, balance: Balance, per_token: int, unit: str, free: Span, cached: Span) -> list[Figure]:
-    sure = Accuracy.DERIVED if shape.structure is Structure.ONE_GROUP else Accuracy.MODELLED
+def _figures(
+    shape: PoolShape,
+    balance: Balance,
+    parts: tuple[Span, Span],
+    per_token: int,
+    unit: str,
+    free: Span,
+    cached: Span,
+) -> list[Figure]:
+    grouped = shape.pricing is not None and bool(shape.pricing.groups)
+    sure = Accuracy.DERIVED if grouped or shape.structure is Structure.ONE_GROUP else Accuracy.MODELLED
     priced = "" if unit == "tokens" else f" * {per_token:,} bytes"
     why = _why(balance)
     held = Span.exact(balance.held)
     rows = [
         ("held", held.scale(per_token), Accuracy.DERIVED, "usage gauge * usable blocks * block size" + priced, ""),
-        ("used", balance.used.scale(per_token), sure, "stored tokens, a shared block once" + priced, why),
-        ("internal", balance.internal.scale(per_token), sure, "held - used", why),
+        ("used", parts[0], sure, "stored tokens, a shared block once" + priced, why),
+        ("internal", parts[1], sure, "held - used", why),
         ("reserved", Span.exact(0), Accuracy.DERIVED, "0: blocks are taken as tokens come", ""),
         ("free", free, Accuracy.DERIVED, "usable - held - cached", "free or cached is not exported"),
         ("cached", cached, Accuracy.DERIVED, "at most the blocks ever filled", "free or cached is not exported"),

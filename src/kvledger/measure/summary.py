@@ -11,6 +11,7 @@ from kvledger.ledger import LedgerIntegral
 from kvledger.measure.counterfactual import Counterfactual, Lengths, compare_reservations
 from kvledger.measure.figure import Span
 from kvledger.measure.meter import Reading
+from kvledger.measure.pool import Structure
 from kvledger.measure.verdict import Signs, Verdict, judge
 
 __all__ = ["EngineSummary", "Shares", "Traffic", "subtract_histogram", "summarise"]
@@ -89,7 +90,8 @@ def summarise(readings: Sequence[Reading], spans: Sequence[tuple[VllmEngine, Vll
     traffic = _find_traffic(spans, seconds=readings[-1].seconds - readings[0].seconds)
     busiest = peak if peak is not None and peak.running else last
     comparison = None
-    if busiest.shape is not None and busiest.balance is not None:
+    in_slots = busiest.shape is not None and busiest.shape.structure is not Structure.GROUPS
+    if in_slots and busiest.shape is not None and busiest.balance is not None:
         comparison = compare_reservations(busiest.shape, busiest.balance, busiest.running or 0, traffic.lengths)
     return EngineSummary(
         engine_index=readings[0].engine_index,
@@ -117,7 +119,8 @@ def _held(reading: Reading) -> tuple[int, int]:
 def _internal_per_request(readings: Sequence[Reading]) -> tuple[float, float] | None:
     total, requests = Span(0, 0), 0
     for reading in readings:
-        if reading.balance is not None and reading.running:
+        in_slots = reading.shape is not None and reading.shape.structure is not Structure.GROUPS
+        if in_slots and reading.balance is not None and reading.running:
             total, requests = total + reading.balance.internal, requests + reading.running
     return (total.low / requests, total.high / requests) if requests else None
 
@@ -129,16 +132,17 @@ def _find_shares(readings: Sequence[Reading]) -> Shares | None:
         balance, shape, sheet = reading.balance, reading.shape, reading.sheet
         if balance is None or shape is None or sheet is None or not reading.running:
             continue
-        held += balance.held
-        pool += shape.usable_tokens
-        internal, used = internal + balance.internal, used + balance.used
-        unattributed += sheet.ledger.unattributed / max(1, sheet.ledger.capacity) * shape.usable_tokens
+        block = sheet.ledger.capacity / max(1, shape.blocks)
+        held += balance.held // shape.block_tokens * block
+        pool += shape.usable_blocks * block
+        internal, used = internal + sheet.figure("internal").span, used + sheet.figure("used").span
+        unattributed += sheet.ledger.unattributed
         peak = max(peak, balance.held / max(1, shape.usable_tokens))
     if not held or not pool:
         return None
     return Shares(
-        internal_of_held=(internal.low / held, internal.high / held),
-        used_of_pool=(used.low / pool, used.high / pool),
+        internal_of_held=(internal.low / held, min(1.0, internal.high / held)),
+        used_of_pool=(used.low / pool, min(1.0, used.high / pool)),
         held_of_pool=held / pool,
         unattributed_of_pool=unattributed / pool,
         peak_held_of_pool=peak,
@@ -150,9 +154,9 @@ def _signs(readings: Sequence[Reading], whole: Sequence[Reading], traffic: Traff
     for reading in whole:
         assert reading.balance is not None
         assert reading.shape is not None
-        usable = max(1, reading.shape.usable_tokens)
-        held.append(reading.balance.held / usable)
-        used.append(reading.balance.used.low / usable)
+        assert reading.sheet is not None
+        held.append(reading.balance.held / max(1, reading.shape.usable_tokens))
+        used.append(reading.sheet.ledger.used / max(1, reading.sheet.ledger.capacity))
         if reading.waiting:
             while_waiting.append(held[-1])
     waiting = [reading.waiting or 0 for reading in readings]

@@ -9,6 +9,7 @@ from kvledger.ledger import Account, Accuracy
 from kvledger.measure.counterfactual import Counterfactual
 from kvledger.measure.figure import Figure, Span
 from kvledger.measure.meter import Reading
+from kvledger.measure.pool import Structure
 from kvledger.measure.sheet import Sheet
 from kvledger.measure.summary import EngineSummary, Traffic
 from kvledger.report.measure import MeasureReport, SourceReport
@@ -128,9 +129,11 @@ def _tokens(engine: EngineSummary, shown: Reading) -> RenderableType:
     if balance.live is not None:
         table.add_row("live", format_span(balance.live, "tokens"), "prompt and output of requests that emitted one")
     table.add_row("held", f"{balance.held:,}", f"{balance.held // shape.block_tokens:,} blocks of {shape.block_tokens}")
-    table.add_row("used", format_span(balance.used, "tokens"), "stored, a shared block once")
-    table.add_row("internal", format_span(balance.internal, "tokens"), "tails of blocks")
-    if balance.shared_saving.high:
+    in_slots = shape.structure is not Structure.GROUPS
+    if in_slots:
+        table.add_row("used", format_span(balance.used, "tokens"), "stored, a shared block once")
+        table.add_row("internal", format_span(balance.internal, "tokens"), "tails of blocks")
+    if in_slots and balance.shared_saving.high:
         table.add_row("saved by sharing", format_span(balance.shared_saving, "tokens"), "stored once, used by several")
     for name, span in (("preempted", balance.preempted), ("in prefill", balance.prefilling)):
         if span.high:
