@@ -159,7 +159,7 @@ def _measure(
     from kvledger.replay import _cache
 
     out = np.zeros(3, np.int64)
-    fixed = (stream.offsets, stream.nodes, stream.tokens, stream.most_hits, first, min(size, stream.distinct), scratch)
+    fixed = (stream.offsets, stream.nodes, stream.tokens, stream.most_hits, first, size, scratch)
     runs: dict[Eviction, Callable[[], None]] = {
         Eviction.LRU: lambda: _cache.run_lru(*fixed, out),
         Eviction.FIFO: lambda: _cache.run_fifo(*fixed, out),
