@@ -2,11 +2,11 @@
 
 import socket
 import threading
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 
 @contextmanager
-def answering(answer, *, path=None):
+def answering(answer, *, path=None, context=None):
     """Serve ``answer(connection, request)`` on loopback, or on a Unix socket; yield the URL."""
     if path is None:
         listener = socket.create_server(("127.0.0.1", 0))
@@ -27,9 +27,12 @@ def answering(answer, *, path=None):
                 continue
             threading.Thread(target=handle, args=(connection,), daemon=True).start()
 
-    def handle(connection):
-        with connection:
+    def handle(plain):
+        with ExitStack() as stack:
+            connection = stack.enter_context(plain)
             try:
+                if context is not None:
+                    connection = stack.enter_context(context.wrap_socket(plain, server_side=True))
                 request = connection.recv(65536)
                 answer(connection, request)
             except OSError:

@@ -1,6 +1,9 @@
 """Whatever a server does, a fetch ends in time with the body or with one clear error."""
 
 import gzip
+import shutil
+import ssl
+import subprocess
 import time
 
 import pytest
@@ -106,6 +109,42 @@ def test_garbage_is_no_http():
 def test_nobody_at_the_address_is_told():
     with pytest.raises(SourceError, match="refused"):
         get("http://127.0.0.1:9")
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory):
+    """Make a key and its own certificate for loopback, or skip where there is no openssl."""
+    openssl = shutil.which("openssl")
+    if openssl is None:
+        pytest.skip("needs the command openssl to make a certificate")
+    folder = tmp_path_factory.mktemp("tls")
+    key, certificate = folder / "key.pem", folder / "certificate.pem"
+    command = [openssl, "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
+    command += ["-keyout", str(key), "-out", str(certificate), "-days", "2", "-subj", "/CN=localhost"]
+    subprocess.run([*command, "-addext", "subjectAltName=IP:127.0.0.1"], check=True, capture_output=True)
+    return certificate, key
+
+
+def test_a_certificate_is_checked_unless_told_otherwise(certificate):
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*certificate)
+
+    with answering(reply("fine"), context=context) as url:
+        url = url.replace("http://", "https://")
+        with pytest.raises(SourceError, match="not trusted"):
+            get(url, Access(timeout_seconds=2))
+        assert get(url, Access(timeout_seconds=2, ca_file=str(certificate[0]))).content == b"fine"
+        assert get(url, Access(timeout_seconds=2, verify_tls=False)).content == b"fine"
+
+
+def test_certificates_that_cannot_be_read_are_told(tmp_path):
+    for path in (tmp_path / "none", tmp_path):
+        with pytest.raises(UsageError, match="cannot be read"):
+            get("https://127.0.0.1:9", Access(ca_file=str(path)))
+    empty = tmp_path / "empty"
+    empty.write_text("", encoding="utf-8")
+    with pytest.raises(UsageError, match="cannot be read"):
+        get("https://127.0.0.1:9", Access(ca_file=str(empty)))
 
 
 def test_the_token_is_sent_and_never_told(tmp_path):

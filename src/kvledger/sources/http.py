@@ -168,10 +168,11 @@ def fetch(address: Address, access: Access) -> Body:
     except (HTTPError, HTTPException, OSError, ValueError) as error:
         if time.monotonic() >= deadline - 0.01:
             raise _late(access) from None
+        is_tls = isinstance(error, ssl.SSLError)
         raise SourceError(
             f"the server cannot be reached: {_reason(error)}",
-            hint="check the address, and that the server runs",
-            is_passing=not isinstance(error, ssl.SSLError),
+            hint="trust it with --ca-file" if is_tls else "check the address, and that the server runs",
+            is_passing=not is_tls,
         ) from None
     finally:
         watchdog.cancel()
@@ -183,7 +184,13 @@ def _connect_to(address: Address, access: Access) -> HTTPConnection:
         return _UnixConnection(address.socket_path, access.timeout_seconds)
     if not address.is_tls:
         return HTTPConnection(address.host, address.port, timeout=access.timeout_seconds)
-    context = ssl.create_default_context(cafile=access.ca_file)
+    try:
+        context = ssl.create_default_context(cafile=access.ca_file)
+    except (OSError, ssl.SSLError) as error:
+        raise UsageError(
+            f"the certificates to trust cannot be read: {error.strerror or 'the file holds none'}",
+            hint="give --ca-file a file of certificates in PEM format",
+        ) from None
     if not access.verify_tls:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
