@@ -71,9 +71,9 @@ def test_a_fitted_clock_says_how_good_it_is(capsys, run):
     assert fit["part_ratio"] == 0.5
     assert fit["until_seconds"] == pytest.approx(39.65 / 2)
     assert (fit["moments_inside"], fit["moments_outside"]) == (40, 40)
-    assert fit["error_inside_seconds"] < 0.02
-    assert fit["error_outside_seconds"] < 0.02
-    assert abs(fit["latency_error_ratio"]) < 0.03
+    assert fit["error_inside_seconds"] < 0.01
+    assert fit["error_outside_seconds"] < 0.01
+    assert abs(fit["latency_error_ratio"]) < 0.02
 
 
 def test_a_clock_fitted_to_the_whole_run_has_no_rest_to_be_tried_on(capsys, run):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -157,7 +157,7 @@ def _clock(four: _Four, *, name: str = "fitted") -> Clock:
 
 
 class _Search:
-    """Pattern search over base, a, b and c: each is made larger and smaller by a factor that shrinks."""
+    """Pattern search (Hooke and Jeeves): base, a, b and c are made larger and smaller by a factor that shrinks."""
 
     def __init__(
         self,
@@ -196,29 +196,55 @@ class _Search:
         return self._descend(four, error, first=2 * _COARSE_STEP, last=_LAST_STEP)[1]
 
     def _descend(self, four: _Four, error: float, *, first: float, last: float) -> tuple[float, _Four]:
-        steps = [first] * 4
+        step = first
         limit = self.tries + _MOST_TRIES
-        while max(steps) > last and self.tries < limit:
-            for i in range(4):
-                better = self._step(four, error, i, steps[i])
-                if better is None:
-                    steps[i] *= 0.6
-                else:
-                    error, four = better
-                    steps[i] *= 1.3
+        while step > last and self.tries < limit:
+            start = four
+            error, four = self._sweep(four, error, step)
+            if four == start:
+                error, four = self._trade(four, error, step)
+            if four == start:
+                step *= 0.5
+                continue
+            while self.tries < limit:  # as long as it helps, once more the same way
+                onward = _onward(start, four)
+                found = self.error(onward)
+                if found >= error:
+                    break
+                error, start, four = found, four, onward
         return error, four
 
-    def _step(self, four: _Four, error: float, i: int, step: float) -> tuple[float, _Four] | None:
-        """Try one number larger and smaller; return the first that is better."""
-        for factor in (1 + step, 1 / (1 + step), 0.0):
-            if factor == 0.0 and (i == 0 or step < _FIRST_STEP / 2):
-                continue
-            changed = [*four]
-            changed[i] = max(_LEAST_BASE, four[i] * factor) if i == 0 else four[i] * factor
-            candidate = (changed[0], changed[1], changed[2], changed[3])
-            if candidate != four and (found := self.error(candidate)) < error:
-                return found, candidate
-        return None
+    def _sweep(self, four: _Four, error: float, step: float) -> tuple[float, _Four]:
+        """Make each number larger or smaller, or 0, wherever that is better."""
+        for i in range(4):
+            for factor in (1 + step, 1 / (1 + step), 0.0):
+                if factor == 0.0 and (i == 0 or step < _FIRST_STEP):
+                    continue
+                candidate = _scaled(four, {i: factor})
+                if candidate != four and (found := self.error(candidate)) < error:
+                    error, four = found, candidate
+                    break
+        return error, four
+
+    def _trade(self, four: _Four, error: float, step: float) -> tuple[float, _Four]:
+        """Make one number larger and another smaller: what each alone cannot better, two can in exchange."""
+        for i in range(4):
+            for j in range(4):
+                candidate = _scaled(four, {i: 1 + step, j: 1 / (1 + step)}) if i != j else four
+                if candidate != four and (found := self.error(candidate)) < error:
+                    return found, candidate
+        return error, four
+
+
+def _scaled(four: _Four, factors: Mapping[int, float]) -> _Four:
+    base, a, b, c = (value * factors.get(i, 1.0) for i, value in enumerate(four))
+    return max(_LEAST_BASE, base), a, b, c
+
+
+def _onward(before: _Four, now: _Four) -> _Four:
+    """Go from ``now`` as far again as it is from ``before``, in ratios."""
+    base, a, b, c = (new * new / old if old > 0 else new for old, new in zip(before, now))
+    return max(_LEAST_BASE, base), a, b, c
 
 
 def _rooflines(bytes_per_token: int) -> Sequence[_Four]:
