@@ -7,7 +7,7 @@ from click.testing import CliRunner
 
 from kvledger.cli import check as module
 from kvledger.cli.main import _run
-from kvledger.errors import UsageError
+from kvledger.errors import SourceError, UsageError
 from kvledger.measure.limits import Limit, LimitName, Outcome
 from tests.measure.recorded import rows
 
@@ -43,6 +43,12 @@ def test_the_object_has_every_limit_with_its_outcome():
     result = run("--max-waiting", "0", "--max-held", "0.5", "--json", text=text_of("plain"))
     found = json.loads(result.stdout)
     assert [(one["limit"], one["bound"]) for one in found["limits"]] == [("max-held", 0.5), ("max-waiting", 0.0)]
+
+
+def test_a_log_gives_no_window_to_check():
+    result = run("--max-held", "50%", text="INFO GPU KV cache size: 135,168 tokens\n")
+    assert isinstance(result.exception, SourceError)
+    assert "kvledger measure" in result.exception.hint
 
 
 @pytest.mark.parametrize("arguments", [[], ["--max-held", "101%"], ["--max-held", "much"]])

@@ -146,6 +146,11 @@ class Session:
         Raises:
             SourceError: No sample could be read.
         """
+        if self.feed.other is not None:
+            raise SourceError(
+                "the source is a log, or an engine other than vLLM: it gives no window of samples",
+                hint="`kvledger measure` reads it as far as it goes",
+            )
         if not self._meters:
             reason = next(iter(self._errors.values()), "the source holds no sample")
             raise SourceError(f"nothing was measured: {reason}", hint="give a running server or a saved /metrics text")

@@ -50,6 +50,8 @@ def command(**options: Any) -> None:
         raise UsageError(f"--every is {every:g} s, but must be 0.05 s to one day")
     for_seconds = None if options["for_"] is None else parse_duration(options["for_"])
     session = Session(options["sources"], options, pace=Pace(every_seconds=every, for_seconds=for_seconds))
+    if session.feed.other is not None:
+        session.report()
     with ExitStack() as stack:
         recorder = None
         if options["record"] is not None:
