@@ -14,14 +14,14 @@ from typing import Any
 
 import numpy as np
 
-from kvledger.pool.compiled import inlined
+from kvledger.pool.compiled import shared
 
 ORDERS = 63
 
 Array = Any  # a numpy array; numba knows its type
 
 
-@inlined
+@shared
 def order_of(size: int) -> int:
     """Return the smallest order whose blocks hold ``size`` units."""
     order = 0
@@ -30,7 +30,7 @@ def order_of(size: int) -> int:
     return order
 
 
-@inlined
+@shared
 def reset(free_blocks: Array, counts: Array, capacity: int) -> None:
     """Make every root one free block."""
     counts[:] = 0
@@ -42,7 +42,7 @@ def reset(free_blocks: Array, counts: Array, capacity: int) -> None:
             address += 1 << order
 
 
-@inlined
+@shared
 def allocate(free_blocks: Array, counts: Array, order: int) -> int:
     """Take a block of ``order`` and return its address; -1 when none can be made.
 
@@ -67,7 +67,7 @@ def allocate(free_blocks: Array, counts: Array, order: int) -> int:
     return int(address)
 
 
-@inlined
+@shared
 def can_allocate(counts: Array, order: int) -> bool:
     """Tell whether a block of ``order`` can be made."""
     for source in range(order, ORDERS):
@@ -76,7 +76,7 @@ def can_allocate(counts: Array, order: int) -> bool:
     return False
 
 
-@inlined
+@shared
 def release(free_blocks: Array, counts: Array, address: int, order: int) -> None:
     """Return a block and join it with its buddy as long as that is free."""
     while True:
@@ -96,7 +96,7 @@ def release(free_blocks: Array, counts: Array, address: int, order: int) -> None
         order += 1
 
 
-@inlined
+@shared
 def count_external(counts: Array, order: int) -> int:
     """Count the free units lost to non-contiguity for blocks of ``order``; the holes are the free blocks."""
     free = 0

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from kvledger.pool.compiled import inlined
+from kvledger.pool.compiled import shared
 
 COUNT = 0
 ROVER = 1
@@ -26,7 +26,7 @@ BUDDY = 4
 Array = Any  # a numpy array; numba knows its type
 
 
-@inlined
+@shared
 def reset(starts: Array, sizes: Array, meta: Array, capacity: int) -> None:
     """Make the whole space one hole."""
     starts[0] = 0
@@ -35,7 +35,7 @@ def reset(starts: Array, sizes: Array, meta: Array, capacity: int) -> None:
     meta[ROVER] = 0
 
 
-@inlined
+@shared
 def find_hole(starts: Array, sizes: Array, meta: Array, size: int, placement: int) -> int:
     """Find the hole that ``placement`` chooses for ``size``; -1 when none is large enough. O(holes)."""
     count = meta[COUNT]
@@ -63,7 +63,7 @@ def find_hole(starts: Array, sizes: Array, meta: Array, size: int, placement: in
     return chosen
 
 
-@inlined
+@shared
 def take(starts: Array, sizes: Array, meta: Array, hole: int, size: int) -> int:
     """Cut ``size`` from the low end of a hole and return its address."""
     address = starts[hole]
@@ -79,7 +79,7 @@ def take(starts: Array, sizes: Array, meta: Array, hole: int, size: int) -> int:
     return int(address)
 
 
-@inlined
+@shared
 def release(starts: Array, sizes: Array, meta: Array, address: int, size: int) -> None:
     """Return an extent and join it with the holes beside it. O(holes)."""
     count = meta[COUNT]
@@ -112,7 +112,7 @@ def release(starts: Array, sizes: Array, meta: Array, address: int, size: int) -
         meta[COUNT] = count + 1
 
 
-@inlined
+@shared
 def count_external(sizes: Array, meta: Array, size: int) -> int:
     """Count the free units lost to non-contiguity for requests of ``size``.
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numba
 import numpy as np
 
-from kvledger.pool.compiled import inlined
+from kvledger.pool.compiled import shared
 
 Array = Any  # a numpy array; numba knows its type
 
@@ -53,7 +53,7 @@ def new_pool(blocks: int) -> BlockPool:
     )
 
 
-@inlined
+@shared
 def mix(value):
     """Scramble 64 bits (the finaliser of splitmix64)."""
     z = numba.uint64(value) + numba.uint64(0x9E3779B97F4A7C15)
@@ -62,13 +62,13 @@ def mix(value):
     return z ^ (z >> numba.uint64(31))
 
 
-@inlined
+@shared
 def home(pool, key):
     """Return the slot where a key is looked for first."""
     return numba.int64(key & numba.uint64(pool.counts[MASK]))
 
 
-@inlined
+@shared
 def find_slot(pool, key):
     """Return the slot of an identity, or the empty slot where it would go."""
     mask = pool.counts[MASK]
@@ -78,13 +78,13 @@ def find_slot(pool, key):
     return slot
 
 
-@inlined
+@shared
 def find_block(pool, key):
     """Return the block inserted first under this identity that is still there; -1 when there is none."""
     return pool.slots[find_slot(pool, key)]
 
 
-@inlined
+@shared
 def insert(pool, block, key):
     """Give a block its identity."""
     pool.keys[block] = key
@@ -99,7 +99,7 @@ def insert(pool, block, key):
     pool.twins[first] = block
 
 
-@inlined
+@shared
 def close_gap(pool, slot):
     """Empty a slot, and move up what probing would no longer reach."""
     mask = pool.counts[MASK]
@@ -114,7 +114,7 @@ def close_gap(pool, slot):
     pool.slots[gap] = NOBODY
 
 
-@inlined
+@shared
 def forget(pool, block):
     """Take a block's identity away."""
     slot = find_slot(pool, pool.keys[block])
@@ -132,7 +132,7 @@ def forget(pool, block):
     pool.twins[block] = NOBODY
 
 
-@inlined
+@shared
 def unlink(pool, block):
     """Take a block out of the free queue."""
     before, after = pool.before[block], pool.after[block]
@@ -143,7 +143,7 @@ def unlink(pool, block):
         pool.counts[CACHED] -= 1
 
 
-@inlined
+@shared
 def link(pool, block, before):
     """Put a block into the free queue behind ``before``."""
     after = pool.after[before]
@@ -156,7 +156,7 @@ def link(pool, block, before):
         pool.counts[CACHED] += 1
 
 
-@inlined
+@shared
 def allocate(pool):
     """Take the block at the head of the queue for one request. The queue must not be empty."""
     sentinel = pool.references.shape[0]
@@ -168,7 +168,7 @@ def allocate(pool):
     return block
 
 
-@inlined
+@shared
 def refer(pool, block):
     """Let one more request use a block; True when nobody did."""
     idle = pool.references[block] == 0
@@ -178,7 +178,7 @@ def refer(pool, block):
     return idle
 
 
-@inlined
+@shared
 def release(pool, block):
     """Let one request less use a block; True when nobody does any more."""
     pool.references[block] -= 1

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from kvledger.pool.compiled import inlined
+from kvledger.pool.compiled import shared
 
 ADDRESS, SIZE, USED, SEGMENT, SEGMENT_SIZE = range(5)
 FIELDS = 5
@@ -31,7 +31,7 @@ LARGE = 10 * 2**20 // UNIT_BYTES
 Array = Any  # a numpy array; numba knows its type
 
 
-@inlined
+@shared
 def segment_size(size: int) -> int:
     """Return the size of the segment that is asked of the device for a block of ``size``."""
     if size <= SMALL:
@@ -41,7 +41,7 @@ def segment_size(size: int) -> int:
     return (size + SMALL_SEGMENT - 1) // SMALL_SEGMENT * SMALL_SEGMENT
 
 
-@inlined
+@shared
 def find_block(blocks: Array, meta: Array, size: int) -> int:
     """Find the smallest free block of the right kind that holds ``size``; -1 when there is none. O(blocks)."""
     chosen = -1
@@ -53,7 +53,7 @@ def find_block(blocks: Array, meta: Array, size: int) -> int:
     return chosen
 
 
-@inlined
+@shared
 def count_releasable(blocks: Array, meta: Array) -> int:
     """Count the units of wholly free segments."""
     units = 0
@@ -63,7 +63,7 @@ def count_releasable(blocks: Array, meta: Array) -> int:
     return units
 
 
-@inlined
+@shared
 def release_segments(blocks: Array, meta: Array) -> None:
     """Give all wholly free segments back to the device."""
     kept = 0
@@ -77,7 +77,7 @@ def release_segments(blocks: Array, meta: Array) -> None:
     meta[COUNT] = kept
 
 
-@inlined
+@shared
 def can_allocate(blocks: Array, meta: Array, size: int, capacity: int) -> bool:
     """Tell whether a block of ``size`` can be had, if need be by giving free segments back."""
     if find_block(blocks, meta, size) >= 0:
@@ -85,7 +85,7 @@ def can_allocate(blocks: Array, meta: Array, size: int, capacity: int) -> bool:
     return bool(segment_size(size) <= capacity - meta[SEGMENT_UNITS] + count_releasable(blocks, meta))
 
 
-@inlined
+@shared
 def insert(blocks: Array, meta: Array, at: int) -> None:
     """Make room for one more block at index ``at``."""
     for i in range(meta[COUNT], at, -1):
@@ -94,7 +94,7 @@ def insert(blocks: Array, meta: Array, at: int) -> None:
     meta[COUNT] += 1
 
 
-@inlined
+@shared
 def allocate(blocks: Array, meta: Array, size: int, capacity: int) -> int:
     """Take a block of at least ``size`` and return its index; -1 when the device has no room for it."""
     chosen = find_block(blocks, meta, size)
@@ -125,7 +125,7 @@ def allocate(blocks: Array, meta: Array, size: int, capacity: int) -> int:
     return chosen
 
 
-@inlined
+@shared
 def find_address(blocks: Array, meta: Array, address: int) -> int:
     """Find the block at ``address``."""
     low, high = 0, meta[COUNT]
@@ -138,7 +138,7 @@ def find_address(blocks: Array, meta: Array, address: int) -> int:
     return low
 
 
-@inlined
+@shared
 def remove(blocks: Array, meta: Array, at: int) -> None:
     """Close the gap that the block at index ``at`` leaves."""
     for i in range(at, meta[COUNT] - 1):
@@ -147,7 +147,7 @@ def remove(blocks: Array, meta: Array, at: int) -> None:
     meta[COUNT] -= 1
 
 
-@inlined
+@shared
 def release(blocks: Array, meta: Array, address: int) -> None:
     """Return a block and join it with the free ones beside it in its segment."""
     at = find_address(blocks, meta, address)
@@ -162,7 +162,7 @@ def release(blocks: Array, meta: Array, address: int) -> None:
         remove(blocks, meta, at)
 
 
-@inlined
+@shared
 def count_external(blocks: Array, meta: Array, size: int, capacity: int) -> int:
     """Count the free units lost to non-contiguity for requests of ``size``.
 

@@ -5,13 +5,13 @@
 
 from __future__ import annotations
 
-from kvledger.pool.compiled import inlined
+from kvledger.pool.compiled import shared
 
 MAX, DECLARED, POW2, EXACT = range(4)
 GROW_EXACT, GROW_DOUBLING, GROW_STEP = range(3)
 
 
-@inlined
+@shared
 def power_of_two(value: int) -> int:
     """Return the smallest power of two that is at least ``value``."""
     power = 1
@@ -20,13 +20,13 @@ def power_of_two(value: int) -> int:
     return power
 
 
-@inlined
+@shared
 def align_up(value: int, grain: int) -> int:
     """Round up to a multiple of ``grain``."""
     return (value + grain - 1) // grain * grain
 
 
-@inlined
+@shared
 def reserved_tokens(reservation: int, prompt: int, output: int, limit: int, max_model_len: int) -> int:
     """Return the tokens that a reservation is made for (`Reservation` says how)."""
     if reservation == MAX:
@@ -38,7 +38,7 @@ def reserved_tokens(reservation: int, prompt: int, output: int, limit: int, max_
     return prompt + output
 
 
-@inlined
+@shared
 def grown_tokens(growth: int, tokens: int, step: int) -> int:
     """Return the tokens that a growing extent is made for when it must hold ``tokens`` (`Growth` says how)."""
     if growth == GROW_DOUBLING:
@@ -48,7 +48,7 @@ def grown_tokens(growth: int, tokens: int, step: int) -> int:
     return tokens
 
 
-@inlined
+@shared
 def previous_grown_tokens(growth: int, tokens: int, step: int) -> int:
     """Return the largest size a growing extent can have before it is reallocated to hold ``tokens``."""
     size = grown_tokens(growth, tokens, step)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numba
 
-from kvledger.pool.compiled import compiled, inlined
+from kvledger.pool.compiled import called, inlined
 from kvledger.replay._layout import *
 from kvledger.replay._memory import free_units, held_tokens, update_external
 from kvledger.replay._queue import head_slot, join_arrivals
@@ -98,7 +98,7 @@ def run_clock(st, log, trace, most):
     return taken
 
 
-@compiled
+@called
 def jump(st, log, trace):
     """Take one stretch; return the number of its steps (0: take a plain step instead)."""
     ints = st.ints

@@ -188,7 +188,7 @@ class Core(NamedTuple):
     lists: Array  # (3, max_num_seqs + 1) int64
     space: Array  # (BUDDIES + ORDERS, at least max_num_seqs + 2) int64
     crossings: Array  # (block_size,) int64, how many steady requests need a block at each phase
-    blocks: Array  # (segments.FIELDS, limit) int64, limit 0 unless extents lie in segments
+    blocks: Array  # (segments.FIELDS, limit) int64 where extents lie in segments, else (0,)
 
 
 class Log(NamedTuple):
@@ -234,7 +234,7 @@ def new_state(
         lists=np.zeros((3, max_seqs + 1), np.int64),
         space=np.zeros((BUDDIES + buddy.ORDERS, max(max_seqs + 2, buddy.ORDERS)), np.int64),
         crossings=np.zeros(block_size, np.int64),
-        blocks=segments.new_blocks(segment_blocks),
+        blocks=segments.new_blocks(segment_blocks) if segment_blocks else np.zeros(0, np.int64),
     )
     log = Log(
         busy=np.zeros(A_LEN, np.float64),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kvledger.pool import buddy, extents
-from kvledger.pool.compiled import compiled
+from kvledger.pool.compiled import called, compiled
 from kvledger.replay._jump import can_jump, jump
 from kvledger.replay._layout import *
 from kvledger.replay._queue import join_arrivals
@@ -27,7 +27,7 @@ def start(st, trace):
         floats[F_RESTART_AT] = trace.arrivals[0] + floats[F_RESTART_EVERY]
 
 
-@compiled
+@called
 def restart(st):
     """Restart the server: everything that runs loses its memory and waits again, and time passes.
 

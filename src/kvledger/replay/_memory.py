@@ -7,8 +7,15 @@ Free memory is counted in blocks for block tables and in tokens for extents. Eve
 from __future__ import annotations
 
 from kvledger.pool import buddy, extents, segments, sizes
-from kvledger.pool.compiled import inlined
+from kvledger.pool.compiled import called, inlined
 from kvledger.replay._layout import *
+from kvledger.replay._segmented import (
+    external_in_segments,
+    give_back_to_segments,
+    has_segments,
+    place_in_segments,
+    room_in_segments,
+)
 
 
 @inlined
@@ -86,8 +93,8 @@ def never_fits(ints, prompt, output, limit):
 @inlined
 def has_room(st, size):
     """Tell whether one extent of ``size`` can be placed now."""
-    if st.ints[I_PLACEMENT] == SEGMENTS:
-        return segments.can_allocate(st.blocks, st.space[META], size, st.ints[I_CAPACITY])
+    if has_segments(st):
+        return room_in_segments(st, size)
     if st.ints[I_PLACEMENT] == extents.BUDDY:
         return buddy.can_allocate(st.space[COUNTS], buddy.order_of(size))
     return extents.find_hole(st.space[HOLES], st.space[SIZES], st.space[META], size, st.ints[I_PLACEMENT]) >= 0
@@ -97,11 +104,10 @@ def has_room(st, size):
 def place(st, size):
     """Place one extent and return its address, its size in ``I_PLACED``; -1 when there is no room."""
     ints = st.ints
-    if ints[I_PLACEMENT] == SEGMENTS:
-        block = segments.allocate(st.blocks, st.space[META], size, ints[I_CAPACITY])
-        address = -1 if block < 0 else st.blocks[segments.ADDRESS, block]
-        if block >= 0:
-            size = st.blocks[segments.SIZE, block]
+    ints[I_PLACED] = size
+    if has_segments(st):
+        address = place_in_segments(st, size)
+        size = ints[I_PLACED]
     elif ints[I_PLACEMENT] == extents.BUDDY:
         address = buddy.allocate(st.space[BUDDIES:], st.space[COUNTS], buddy.order_of(size))
     else:
@@ -110,7 +116,6 @@ def place(st, size):
     if address >= 0:
         ints[I_FREE] -= size
         ints[I_HELD] += size
-        ints[I_PLACED] = size
         ints[I_DIRTY] = 1
     return address
 
@@ -119,8 +124,8 @@ def place(st, size):
 def give_back(st, address, size):
     """Return one extent."""
     ints = st.ints
-    if ints[I_PLACEMENT] == SEGMENTS:
-        segments.release(st.blocks, st.space[META], address)
+    if has_segments(st):
+        give_back_to_segments(st, address)
     elif ints[I_PLACEMENT] == extents.BUDDY:
         buddy.release(st.space[BUDDIES:], st.space[COUNTS], address, buddy.order_of(size))
     else:
@@ -181,7 +186,7 @@ def admit(st, slot, n, asked):
     return True
 
 
-@inlined
+@called
 def extend(st, slot, n):
     """Make room for ``n`` more tokens of a running request; False when there is none."""
     ints = st.ints
@@ -238,8 +243,8 @@ def update_external(st):
     ints[I_DIRTY] = 0
     ints[I_EXTERNAL] = 0
     if ints[I_ASKED] > 0 and ints[I_MEMORY] >= EXTENT:
-        if ints[I_PLACEMENT] == SEGMENTS:
-            ints[I_EXTERNAL] = segments.count_external(st.blocks, st.space[META], ints[I_ASKED], ints[I_CAPACITY])
+        if has_segments(st):
+            ints[I_EXTERNAL] = external_in_segments(st)
         elif ints[I_PLACEMENT] == extents.BUDDY:
             ints[I_EXTERNAL] = buddy.count_external(st.space[COUNTS], buddy.order_of(ints[I_ASKED]))
         else:

@@ -13,7 +13,7 @@ import numba
 import numpy as np
 
 from kvledger.pool import prefix
-from kvledger.pool.compiled import compiled, inlined
+from kvledger.pool.compiled import called, compiled, inlined
 from kvledger.replay._layout import *
 from kvledger.replay._memory import blocks_of
 from kvledger.replay._queue import head_slot, join_arrivals, leave, put_in_front, seat
@@ -279,7 +279,7 @@ def account_sharing(st, log, sh, seconds):
         log.saturated[A_SAVED] += saved
 
 
-@compiled
+@called
 def prefix_step(st, log, trace, sh):
     """Run one whole step."""
     ints, floats = st.ints, st.floats

@@ -8,7 +8,7 @@ block size, which is counted per phase of the tick. The rest, in prefill, is kep
 
 from __future__ import annotations
 
-from kvledger.pool.compiled import compiled, inlined
+from kvledger.pool.compiled import called, inlined
 from kvledger.replay._layout import *
 from kvledger.replay._memory import admit, asked_units, blocks_of, extend, free, free_units, update_external
 from kvledger.replay._queue import head_slot, leave, put_in_front, seat
@@ -268,7 +268,7 @@ def end(st, log, trace, slot):
     leave(st, log, trace, slot)
 
 
-@compiled
+@called
 def step(st, log, trace):
     """Run one whole step."""
     ints, floats = st.ints, st.floats
