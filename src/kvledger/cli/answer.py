@@ -88,7 +88,7 @@ def ask(question: Question) -> ReplayReport:
             *cost.notes,
             *_content_notes(question, trace),
             *_restart_notes(question, policies),
-            *notes_on_tries(changes),
+            *notes_on_tries(changes, question.clock),
         ),
     )
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from kvledger.replay.fit import ClockFit
     from kvledger.replay.settings import Pool, Settings
 
-__all__ = ["clock_at", "clock_of", "fit_part", "fitted", "recorded_policy"]
+__all__ = ["clock_at", "clock_of", "fit_part", "fitted", "is_roofline", "recorded_policy"]
 
 _FIT = "fit"
 _CALLED = "write `steps`, base,a,b,c, a GPU such as h100-80gb:8b, or fit"
@@ -63,7 +63,7 @@ def clock_of(text: str, cost: Cost, *, ranks: int = 1) -> Clock:
     """
     if fit_part(text) is not None:
         return STEPS
-    if not _is_roofline(text):
+    if not is_roofline(text):
         return parse_clock(text)
     from kvledger.model.gpus import find_gpu
 
@@ -85,13 +85,15 @@ def clock_at(text: str, clock: Clock, cost: Cost, *, bytes_per_token: int, ranks
 
     A roofline is drawn anew. Of any other clock only ``c``, the time to read a stored token, changes with its bytes.
     """
-    if fit_part(text) is None and _is_roofline(text):
+    if is_roofline(text):
         return clock_of(text, replace(cost, bytes_per_token=bytes_per_token), ranks=ranks)
     return replace(clock, c=clock.c * bytes_per_token / cost.bytes_per_token)
 
 
-def _is_roofline(text: str) -> bool:
-    return text != "steps" and "," not in text and any(c.isalpha() for c in text)
+def is_roofline(text: str) -> bool:
+    """Tell whether a clock is meant to be the roofline of a GPU."""
+    named = text != "steps" and "," not in text and any(c.isalpha() for c in text)
+    return named and fit_part(text) is None
 
 
 def _given(parameters: str, text: str) -> tuple[float, float, float, str]:

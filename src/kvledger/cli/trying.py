@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import assert_never
 
+from kvledger.cli.clocks import is_roofline
 from kvledger.cli.cost import Cost
 from kvledger.errors import UsageError
 from kvledger.pool.policy import Kind, Policy
@@ -102,14 +103,16 @@ def check_tries(changes: Sequence[Change], context: TryContext) -> None:
         scenario.pool.divide(scenario.policy)
 
 
-def notes_on_tries(changes: Sequence[Change]) -> Iterator[str]:
-    """Yield what was assumed about the changes."""
+def notes_on_tries(changes: Sequence[Change], clock: str) -> Iterator[str]:
+    """Yield what was assumed about the changes; ``clock`` as it was asked for."""
     settings = {change.setting for change in changes}
     if Setting.TP in settings:
         yield (
             "--try tp: memory and bytes per token are those of one rank; the memory that smaller weights leave free is "
             "not added (give it with --try memory=...), and communication between ranks takes no time"
         )
+        if not is_roofline(clock):
+            yield "--try tp: the clock is no roofline, so ranks only read faster here; they would compute faster, too"
     if Setting.KV_DTYPE in settings:
         yield "--try kv-dtype: the pool keeps its bytes, so it holds more or fewer tokens"
 

@@ -24,7 +24,7 @@ def what_if_sections(base: Outcome, changes: Sequence[WhatIf]) -> Iterator[Rende
     """Yield the verdict and the table."""
     yield heading(
         f"What if: `{base.policy}` with one setting changed",
-        "mean % of the pool, and requests at a time, while requests run; seconds on average",
+        "mean % of the pool and requests at a time, while requests run; seconds in the queue, to the end",
     )
     yield Text(weigh(base, changes).sentence)
     yield _table(base, changes)
@@ -34,9 +34,10 @@ def _table(base: Outcome, changes: Sequence[WhatIf]) -> Table:
     rows = [(AS_IT_IS, base), *((what.change, what.outcome) for what in changes)]
     shown = [a for a in Account if any(outcome.mean_ratio[a] >= _SHOWN_RATIO for _, outcome in rows)]
     caching = any(outcome.prefix for _, outcome in rows)
-    hits = ("hits",) if caching else ()
+    cutting = any(outcome.truncated for _, outcome in rows)
+    hits, cut = ("hits",) if caching else (), ("cut",) if cutting else ()
     table = new_table(
-        "change", *(str(a) for a in shown), "running", "rejected", "preempted", *hits, "queue", "end to end"
+        "change", *(str(a) for a in shown), "running", "rejected", *cut, "preempted", *hits, "queue", "end"
     )
     for name, o in rows:
         hit = ("-" if o.prefix is None else f"{100 * o.prefix.hit_ratio:.1f}",) if caching else ()
@@ -45,6 +46,7 @@ def _table(base: Outcome, changes: Sequence[WhatIf]) -> Table:
             *(f"{100 * o.mean_ratio[a]:.1f}" for a in shown),
             f"{o.mean_running:.1f}",
             f"{sum(o.rejected.values()):,}",
+            *((f"{o.truncated:,}",) if cutting else ()),
             f"{o.preemptions:,}",
             *hit,
             _seconds(o.queue),
