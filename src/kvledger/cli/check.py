@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from kvledger.cli.measure import read_pace
-from kvledger.cli.measuring import Session, server_options, source_options
+from kvledger.cli.measure_options import read_pace, server_options, source_options
 from kvledger.errors import UsageError
-from kvledger.measure.limits import Limit, LimitName, Outcome, check_limits
-from kvledger.report.measure import MeasureReport
+
+if TYPE_CHECKING:
+    from kvledger.measure.limits import Limit, LimitName
+    from kvledger.report.measure import MeasureReport
 
 __all__ = ["command"]
 
@@ -58,6 +59,9 @@ Examples:
 @click.option("--json", "as_json", is_flag=True, help="Print an object.")
 def command(**options: Any) -> int:
     """Check a running server against limits, for CI and alerts."""
+    from kvledger.cli.measuring import Session
+    from kvledger.measure.limits import Outcome, check_limits
+
     bounds = _read_bounds(options)
     session = Session(options["sources"], options, pace=read_pace(options["for_"], options["every"]))
     for _ in session.readings():
@@ -79,6 +83,8 @@ def command(**options: Any) -> int:
 
 
 def _read_bounds(options: dict[str, Any]) -> dict[LimitName, float]:
+    from kvledger.measure.limits import LimitName
+
     bounds: dict[LimitName, float] = {}
     for name in LimitName:
         value = options[name.value.replace("-", "_")]
@@ -102,7 +108,7 @@ def _value(limit: Limit) -> str:
 
 
 def _show(limit: Limit, value: float) -> str:
-    counted = limit.name in (LimitName.MAX_WAITING, LimitName.MAX_PREEMPTIONS)
+    counted = limit.name.value in ("max-waiting", "max-preemptions")
     return f"{value:,.0f}" if counted else f"{100 * value:.1f} %"
 
 

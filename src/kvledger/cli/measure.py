@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kvledger.cli.measuring import Session, parse_duration, server_options, source_options
+from kvledger.cli.measure_options import read_pace, server_options, source_options
 from kvledger.cli.output import hint, print_result, refuse_overwrite, terminal_width, wants_color
-from kvledger.errors import SourceError, UsageError
-from kvledger.report.measure import MeasureReport
-from kvledger.sources.servers import Pace
+from kvledger.errors import SourceError
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+
+    from kvledger.cli.measuring import Session
+    from kvledger.report.measure import MeasureReport
 
 __all__ = ["command"]
 
@@ -28,7 +29,7 @@ _HELP = """\
 Draw up the ledger of a running vLLM server, exact from its public counters.
 
 SOURCE is a URL (several at once), unix:/run/vllm.sock, prometheus:http://host:9090, a saved /metrics text, a folder
-of them, a recording, or `-`.
+of them, a recording, an engine's log, or `-`. Of other engines than vLLM one instant is read.
 
 \b
 Examples:
@@ -42,7 +43,7 @@ Examples:
 @click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
 @click.option("--for", "for_", default="0s", help="How long to measure, such as 10m (default: one sample).")
 @click.option("--every", default="1s", show_default=True, help="Time between samples.")
-@click.option("--record", help="Append every sample to this file; it can be measured and replayed again.")
+@click.option("--record", help="Append every sample to this file, which can be measured again.")
 @source_options
 @server_options
 @click.option("--format", "format_", type=click.Choice(["text", "json"]), default="text", show_default=True)
@@ -54,6 +55,8 @@ Examples:
 def command(**options: Any) -> None:
     """Draw up the ledger of a running vLLM server, exact from its public counters."""
     from pathlib import Path
+
+    from kvledger.cli.measuring import Session
 
     if options["output"] is not None:
         refuse_overwrite(Path(options["output"]), force=options["force"])
@@ -122,14 +125,6 @@ def _render(
     from kvledger.report.tables import render
 
     return render(make_text(), width=terminal_width(), color=color)
-
-
-def read_pace(for_: str, every: str) -> Pace:
-    """Read how long and how often to sample."""
-    seconds = parse_duration(every)
-    if not 0.01 <= seconds <= 86400:
-        raise UsageError(f"--every is {seconds:g} s, but must be 0.01 s to one day")
-    return Pace(every_seconds=seconds, for_seconds=parse_duration(for_))
 
 
 def _take_samples(session: Session, record: str | None, *, quiet: bool) -> None:

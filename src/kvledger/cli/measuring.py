@@ -8,8 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-import click
-
+from kvledger.cli.measure_options import parse_duration
 from kvledger.engines.vllm.metrics import VllmEngine
 from kvledger.errors import Error, ModelError, SourceError, UsageError
 from kvledger.ledger import Accuracy
@@ -29,69 +28,7 @@ from kvledger.units import parse_bytes
 if TYPE_CHECKING:
     from kvledger.model.spec import ModelSpec
 
-__all__ = ["Session", "parse_duration", "server_options", "source_options"]
-
-Function = Callable[..., Any]
-_UNITS = {"": 1.0, "s": 1.0, "ms": 0.001, "m": 60.0, "h": 3600.0, "d": 86400.0}
-_LONGEST_SECONDS = 366 * 86400.0
-
-
-def parse_duration(text: str) -> float:
-    """Read a time such as ``10m``, ``1.5h``, ``500ms`` or seconds.
-
-    >>> parse_duration("10m")
-    600.0
-    """
-    number = text.strip().rstrip("smhd")
-    unit = text.strip()[len(number) :]
-    try:
-        value = float(number) * _UNITS[unit]
-    except (KeyError, ValueError):
-        raise UsageError(f"`{text[:40]}` is not a time", hint="write it as `10m`, `1h` or `30s`") from None
-    if not 0 <= value <= _LONGEST_SECONDS:
-        raise UsageError(f"`{text[:40]}` is not between 0 and 366 days")
-    return value
-
-
-def source_options(function: Function) -> Function:
-    """Add the options that say what a token costs and what the scrape does not tell."""
-    for option in reversed(
-        (
-            click.option(
-                "--model", help="The served model: a catalogue name, a config.json, a folder or a .gguf file."
-            ),
-            click.option("--kv-dtype", help="Dtype of the KV cache (default: what the server says)."),
-            click.option("--bytes-per-token", type=click.IntRange(1), help="What a token costs, by hand."),
-            click.option("--kv-memory", help="Bytes of the pool, such as 16GiB, when the model is not known."),
-            click.option("--max-model-len", type=click.IntRange(1, 2**40), help="Longest request, when not told."),
-            click.option(
-                "--scheduling",
-                type=click.Choice([item.value for item in Scheduling]),
-                default=Scheduling.UNKNOWN.value,
-                help="`ahead` for asynchronous scheduling, `in-step` for none (default: found out).",
-            ),
-        )
-    ):
-        function = option(function)
-    return function
-
-
-def server_options(function: Function) -> Function:
-    """Add the options that say how a server is asked."""
-    for option in reversed(
-        (
-            click.option("--timeout", default="5s", show_default=True, help="For one answer, connecting included."),
-            click.option("--max-size", default="32MiB", show_default=True, help="Largest answer that is read."),
-            click.option("--token-file", help="File with a bearer token (or the variable KVLEDGER_TOKEN)."),
-            click.option("--ca-file", help="Certificates to trust, for https."),
-            click.option("--insecure", is_flag=True, help="Do not check the server's certificate."),
-            click.option("--selector", default="{}", help="Of a Prometheus server: labels, such as '{job=\"vllm\"}'."),
-            click.option("--since", default="1h", show_default=True, help="Of a Prometheus server: begin, before now."),
-            click.option("--until", default="0s", help="Of a Prometheus server: end, before now."),
-        )
-    ):
-        function = option(function)
-    return function
+__all__ = ["Session"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

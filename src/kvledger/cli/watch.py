@@ -6,15 +6,17 @@ import json
 import os
 import sys
 from contextlib import ExitStack
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from kvledger.cli.measuring import Session, parse_duration, server_options, source_options
+from kvledger.cli.measure_options import parse_duration, server_options, source_options
 from kvledger.cli.output import wants_color
 from kvledger.errors import UsageError
-from kvledger.measure.recording import RecordedSample
-from kvledger.sources.servers import Pace
+
+if TYPE_CHECKING:
+    from kvledger.cli.measuring import Session
+    from kvledger.measure.recording import RecordedSample
 
 __all__ = ["command"]
 
@@ -45,6 +47,9 @@ Examples:
 @click.option("--no-color", is_flag=True)
 def command(**options: Any) -> None:
     """Watch the ledger of a running server; off a terminal, one line a sample."""
+    from kvledger.cli.measuring import Session
+    from kvledger.sources.servers import Pace
+
     every = parse_duration(options["every"])
     if not 0.05 <= every <= 86400:
         raise UsageError(f"--every is {every:g} s, but must be 0.05 s to one day")

@@ -30,6 +30,7 @@ _MAX_FRAME = 16 * 2**20
 _MAX_TEXT = 64 * 2**20
 _MAX_NAMES = 200_000
 _BUCKETS_EVERY_SECONDS = 60.0
+_EXPECTED = ("running", "waiting", "usage_ratio", "prompt_tokens", "generation_tokens")
 _COUNTS = (
     "running",
     "waiting",
@@ -128,6 +129,7 @@ class FrameReader:
     def __init__(self) -> None:
         self._unpacker: Any = None
         self._state = _State()
+        self._paths: list[_Path] = []
         self._seconds = 0.0
         self.good_bytes = len(MAGIC)
         """Where the last whole frame ends."""
@@ -159,6 +161,7 @@ class FrameReader:
     def _decode(self, payload: bytes, kind: bytes, at: int) -> RecordedSample:
         if kind == b"S":
             self._unpacker, self._state, self._seconds = zlib.decompressobj(-15), _State(), 0.0
+            self._paths = []
         try:
             if self._unpacker is None:
                 raise ValueError("it does not begin with a stream")
@@ -179,6 +182,7 @@ class FrameReader:
         for name, value in zip(named[::2], named[1::2], strict=True):
             state.values[len(state.names)] = value
             state.names.append(str(name))
+            self._paths.append(_Path.of(str(name)))
         changed = frame.get("d", [])
         for number, change in zip(changed[::2], changed[1::2], strict=True):
             if change is None:
@@ -190,13 +194,109 @@ class FrameReader:
         source = int(frame.get("s", 0))
         if "e" in frame:
             return RecordedSample(seconds=self._seconds, source=source, scrape=None, error=str(frame["e"])[:200])
-        prefix = f"{source}/"
-        flat = {
-            state.names[number][len(prefix) :]: value
-            for number, value in state.values.items()
-            if state.names[number].startswith(prefix)
-        }
-        return RecordedSample(seconds=self._seconds, source=source, scrape=_unflatten(flat))
+        return RecordedSample(seconds=self._seconds, source=source, scrape=self._scrape(source))
+
+    def _scrape(self, source: int) -> VllmScrape:
+        found: dict[str, Any] = {}
+        engines: dict[int, _Parts] = {}
+        paths = self._paths
+        for number, value in self._state.values.items():
+            path = paths[number]
+            if path.source != source:
+                continue
+            if path.engine is None:
+                found[path.key] = value
+                continue
+            parts = engines.get(path.engine)
+            if parts is None:
+                parts = engines[path.engine] = _Parts()
+            parts.take(path, value)
+        if not engines:
+            raise ValueError("a sample has no engine")
+        return VllmScrape(
+            engines=tuple(parts.finish(index) for index, parts in sorted(engines.items())),
+            start_seconds=found.get("start"),
+            is_multiprocess=bool(found.get("multiprocess")),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Path:
+    """A name taken apart once: it is looked at in every sample."""
+
+    source: int
+    engine: int | None
+    kind: str
+    """``value``, ``text`` of a group, ``sum`` of a histogram or ``bucket``."""
+    group: str
+    key: str
+    edge: float = 0.0
+
+    @classmethod
+    def of(cls, name: str) -> _Path:
+        source, _, rest = name.partition("/")
+        index, slash, rest_of_engine = rest.partition("/")
+        if not slash or not index.isdigit():
+            return cls(int(source), None, "value", "", rest)
+        group, slash, key = rest_of_engine.partition("/")
+        if not slash:
+            return cls(int(source), int(index), "value", "", group)
+        if group != "h":
+            return cls(int(source), int(index), "text", group, key)
+        histogram, _, part = key.partition("/")
+        if part.startswith("b/"):
+            return cls(int(source), int(index), "bucket", histogram, part, float(part[2:]))
+        return cls(int(source), int(index), "sum", histogram, part)
+
+
+class _Parts:
+    """One engine while its values are gathered."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, Any] = {}
+        self.groups: dict[str, dict[str, Any]] = {"finished": {}, "waiting_by_reason": {}, "cache_config": {}}
+        self.sums: dict[str, dict[str, float]] = {}
+        self.buckets: dict[str, list[tuple[float, float]]] = {}
+
+    def take(self, path: _Path, value: Any) -> None:
+        if path.kind == "value":
+            self.values[path.key] = value
+        elif path.kind == "bucket":
+            self.buckets.setdefault(path.group, []).append((path.edge, float(value)))
+        elif path.kind == "sum":
+            self.sums.setdefault(path.group, {})[path.key] = float(value)
+        elif path.group in self.groups:
+            self.groups[path.group][path.key] = value
+
+    def finish(self, index: int) -> VllmEngine:
+        values, groups = self.values, self.groups
+        usage = values.get("usage_ratio")
+        counts = {name: int(values[name]) for name in _COUNTS if name in values}
+        return VllmEngine(
+            index=index,
+            model=values.get("model"),
+            generation=Generation(values.get("generation", "V1")),
+            usage_ratio=None if usage is None else float(usage),
+            usage_source=str(values.get("usage_source", "")),
+            is_asleep=bool(values.get("asleep")),
+            finished={key: int(value) for key, value in groups["finished"].items()},
+            waiting_by_reason={key: int(value) for key, value in groups["waiting_by_reason"].items()},
+            cache_config={key: str(value) for key, value in groups["cache_config"].items()},
+            histograms={name: self._histogram(name) for name in self.sums},
+            missing=tuple(name for name in _EXPECTED if name not in values),
+            **counts,
+        )
+
+    def _histogram(self, name: str) -> HistogramReading:
+        buckets = sorted(self.buckets.get(name, ()))
+        sums = self.sums[name]
+        return HistogramReading(
+            name=name,
+            edges=tuple(edge for edge, _ in buckets),
+            counts=tuple(value for _, value in buckets),
+            count=sums.get("count", 0.0),
+            total=sums.get("total", 0.0),
+        )
 
 
 def _flatten(scrape: VllmScrape, *, prefix: str, buckets: bool) -> Iterator[tuple[str, Any]]:
@@ -229,61 +329,3 @@ def _flatten(scrape: VllmScrape, *, prefix: str, buckets: bool) -> Iterator[tupl
 
 def _compact(value: float) -> int | float:
     return int(value) if value.is_integer() else round(value, 6)
-
-
-def _unflatten(flat: Mapping[str, Any]) -> VllmScrape:
-    per_engine: dict[int, dict[str, Any]] = {}
-    for name, value in flat.items():
-        index, slash, rest = name.partition("/")
-        if slash and index.isdigit():
-            per_engine.setdefault(int(index), {})[rest] = value
-    if not per_engine:
-        raise ValueError("a sample has no engine")
-    return VllmScrape(
-        engines=tuple(_engine(index, values) for index, values in sorted(per_engine.items())),
-        start_seconds=flat.get("start"),
-        is_multiprocess=bool(flat.get("multiprocess")),
-    )
-
-
-def _engine(index: int, values: Mapping[str, Any]) -> VllmEngine:
-    groups: dict[str, dict[str, Any]] = {"finished": {}, "waiting_by_reason": {}, "cache_config": {}}
-    histograms: dict[str, dict[str, float]] = {}
-    for name, value in values.items():
-        kind, slash, rest = name.partition("/")
-        if kind in groups and slash:
-            groups[kind][rest] = value
-        elif kind == "h" and slash:
-            histogram, _, part = rest.partition("/")
-            histograms.setdefault(histogram, {})[part] = float(value)
-    counts = {name: int(values[name]) for name in _COUNTS if name in values}
-    usage = values.get("usage_ratio")
-    return VllmEngine(
-        index=index,
-        model=values.get("model"),
-        generation=Generation(values.get("generation", "V1")),
-        usage_ratio=None if usage is None else float(usage),
-        usage_source=str(values.get("usage_source", "")),
-        is_asleep=bool(values.get("asleep")),
-        finished={key: int(value) for key, value in groups["finished"].items()},
-        waiting_by_reason={key: int(value) for key, value in groups["waiting_by_reason"].items()},
-        cache_config={key: str(value) for key, value in groups["cache_config"].items()},
-        histograms={name: _histogram(name, parts) for name, parts in histograms.items()},
-        missing=tuple(
-            name
-            for name in ("running", "waiting", "usage_ratio", "prompt_tokens", "generation_tokens")
-            if name not in values
-        ),
-        **counts,
-    )
-
-
-def _histogram(name: str, parts: Mapping[str, float]) -> HistogramReading:
-    buckets = sorted((float(key[2:]), value) for key, value in parts.items() if key.startswith("b/"))
-    return HistogramReading(
-        name=name,
-        edges=tuple(edge for edge, _ in buckets),
-        counts=tuple(value for _, value in buckets),
-        count=parts.get("count", 0.0),
-        total=parts.get("total", 0.0),
-    )
