@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from kvledger.cli.clocks import clock_at, clock_of, fit_part, fitted, recorded_policy
 from kvledger.cli.cost import Cost, cost_of, pool_of
+from kvledger.cli.grouping import grouped, notes_on_groups
 from kvledger.cli.output import refuse_overwrite
 from kvledger.cli.question import Question
 from kvledger.cli.running import KernelNotice, progress_bar
@@ -47,6 +48,7 @@ def ask(question: Question) -> ReplayReport:
     named = {policy.name for policy in policies}
     policies += [policy for policy in mitigated if policy.name not in named]
     cost = cost_of(question, needs_layers=any(policy.kind is Kind.VMM for policy in policies))
+    policies = [grouped(policy, cost, kv_dtype=question.kv_dtype) for policy in policies]
     pool = pool_of(question, cost)
     for policy in policies:
         pool.divide(policy)  # what cannot run is said before the trace is read and the first policy has run
@@ -86,6 +88,7 @@ def ask(question: Question) -> ReplayReport:
         tried=context.base.policy.name,
         notes=(
             *cost.notes,
+            *notes_on_groups(policies, cost),
             *_content_notes(question, trace),
             *_restart_notes(question, policies),
             *notes_on_tries(changes, question.clock),

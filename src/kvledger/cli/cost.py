@@ -5,15 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from kvledger.cli.grouping import group_layers
 from kvledger.cli.question import Question
 from kvledger.errors import UsageError
+from kvledger.model.storage import Windows
 from kvledger.replay.settings import Pool
 from kvledger.units import parse_bytes
 
 if TYPE_CHECKING:
-    from kvledger.model.spec import ModelSpec
+    from kvledger.model.spec import ModelSpec, StoredAs
 
-__all__ = ["Cost", "cost_of", "pool_of"]
+__all__ = ["Cost", "cost_of", "pool_of", "token_bytes"]
 
 _ASSUMED_LAYERS = 32
 
@@ -28,13 +30,15 @@ class Cost:
     max_model_len: int | None
     notes: tuple[str, ...] = ()
     model: ModelSpec | None = None
+    is_hybrid: bool = False
+    """Some layers do not keep every token, so that a sequence has several block tables."""
 
 
 def cost_of(question: Question, *, needs_layers: bool) -> Cost:
     """Find what a token costs, from the model or as given; ``needs_layers`` when pages are mapped per layer.
 
     Raises:
-        UsageError: It is given twice or not at all, or the model does not keep every token in every layer.
+        UsageError: It is given twice or not at all, or it does not follow from the tokens of a sequence alone.
     """
     if (question.model is None) == (question.bytes_per_token is None):
         raise UsageError(
@@ -61,39 +65,57 @@ def cost_of(question: Question, *, needs_layers: bool) -> Cost:
 
 
 def _cost_of_model(model: ModelSpec, kv_dtype: str | None) -> Cost:
-    from kvledger.model.layers import AttentionCache, LatentCache
+    from kvledger.model.layers import AttentionCache, LatentCache, StateCache
 
-    tensors = 0
+    tensors, hybrid = 0, False
     for layer in model.caching_layers():
-        cache = layer.cache
-        full = isinstance(cache, LatentCache) or (isinstance(cache, AttentionCache) and cache.cap_tokens is None)
-        if not full:
-            raise UsageError(
-                f"`{model.name}` cannot be replayed yet: layer {layer.index} does not keep every token of a sequence "
-                f"({layer.origin})",
-                hint="replay it as if all layers did with --bytes-per-token N; `kvledger size` knows its real cost",
-            )
-        tensors += 1 if isinstance(cache, LatentCache) else 2
+        match layer.cache:
+            case LatentCache():
+                tensors += 1
+            case AttentionCache() as cache:
+                tensors += 2
+                hybrid |= cache.cap_tokens is not None
+            case StateCache():
+                hybrid = True
+            case _:
+                raise UsageError(
+                    f"`{model.name}` cannot be replayed: what layer {layer.index} keeps does not follow from the "
+                    f"tokens of a sequence alone ({layer.origin})",
+                    hint="replay it with --bytes-per-token N; `kvledger size` knows its real cost",
+                )
     if tensors == 0:
-        raise UsageError(f"`{model.name}` keeps no KV cache")
-    per_token = model.bytes_per_token(kv_dtype)
-    stored = model.storage(kv_dtype).kv.name
+        raise UsageError(
+            f"`{model.name}` keeps states of constant size and no KV cache"
+            if hybrid
+            else f"`{model.name}` keeps no KV cache"
+        )
     return Cost(
-        name=f"{model.name} ({stored} KV)",
-        bytes_per_token=per_token,
+        name=f"{model.name} ({model.storage(kv_dtype).kv.name} KV)",
+        bytes_per_token=token_bytes(model, kv_dtype),
         tensors_per_token=tensors,
         max_model_len=model.max_model_len.tokens if model.max_model_len else None,
         model=model,
+        is_hybrid=hybrid,
     )
 
 
+def token_bytes(model: ModelSpec, stored: StoredAs) -> int:
+    """Return what a token costs where every attention layer keeps it."""
+    return model.bytes_per_token(stored, windows=Windows.FULL)
+
+
 def pool_of(question: Question, cost: Cost) -> Pool:
-    """Build the pool from the options."""
+    """Build the pool from the options; blocks of a model with groups of layers are those of its widest group."""
+    memory = None if question.memory is None else parse_bytes(question.memory)
+    blocks = question.num_blocks
+    groups = group_layers(cost, block_size=question.block_size, kv_dtype=question.kv_dtype) if blocks else None
+    if groups is not None and blocks is not None and memory is None:
+        memory, blocks = blocks * groups.block_bytes, None
     return Pool(
         bytes_per_token=cost.bytes_per_token,
-        memory_bytes=None if question.memory is None else parse_bytes(question.memory),
+        memory_bytes=memory,
         capacity_tokens=question.capacity_tokens,
-        num_blocks=question.num_blocks,
+        num_blocks=blocks,
         block_size=question.block_size,
         tensors_per_token=cost.tensors_per_token,
         vmm_page_bytes=parse_bytes(question.page_size),

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from typing import assert_never
 
 from kvledger.cli.clocks import is_roofline
-from kvledger.cli.cost import Cost
+from kvledger.cli.cost import Cost, token_bytes
+from kvledger.cli.grouping import grouped
 from kvledger.errors import UsageError
 from kvledger.pool.policy import Kind, Policy
 from kvledger.replay.clock import Clock
@@ -130,7 +131,8 @@ def _apply(change: Change, context: TryContext) -> tuple[Scenario, str]:
         return _recost(change, context)
     match setting:
         case Setting.BLOCK_SIZE:
-            return replace(base, policy=replace(policy, block_size=_integer(change))), ""
+            resized_policy = replace(policy, block_size=_integer(change))
+            return replace(base, policy=grouped(resized_policy, context.cost, kv_dtype=context.kv_dtype)), ""
         case Setting.PREFIX_CACHING:
             return replace(base, policy=_with_caching(policy, change)), ""
         case Setting.MEMORY:
@@ -171,14 +173,16 @@ def _recost(change: Change, context: TryContext) -> tuple[Scenario, str]:
         storage = replace(storage, tp=ranks)
         price = f"{ranks} GPUs for each replica, and communication between them" if ranks > 1 else ""
     else:
-        old = model.bytes_per_token(storage)
+        old = token_bytes(model, storage)
         storage = model.storage(change.value)
-        if model.bytes_per_token(storage) < old:
+        if token_bytes(model, storage) < old:
             price = f"keys and values are rounded to {storage.kv.name}, which can change answers"
-    per_token = model.bytes_per_token(storage)
+    per_token = token_bytes(model, storage)
     pool = replace(_of_bytes(base.pool, base.pool.total_bytes(base.policy)), bytes_per_token=per_token)
     clock = context.clock_at(per_token, ranks)
-    return replace(base, pool=pool, settings=replace(base.settings, clock=clock)), price
+    kv_dtype = context.kv_dtype if change.setting is Setting.TP else change.value
+    policy = grouped(base.policy, context.cost, kv_dtype=kv_dtype, ranks=ranks)
+    return replace(base, policy=policy, pool=pool, settings=replace(base.settings, clock=clock)), price
 
 
 def _of_bytes(pool: Pool, size: int) -> Pool:

@@ -7,7 +7,7 @@ so a block of any group costs ``block_bytes``, however little its own layers sto
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from kvledger.errors import UsageError
@@ -95,6 +95,16 @@ class BlockGroups:
         widest = max(group.payload_bytes for group in self.groups)
         if self.block_bytes < max(1, widest):
             raise UsageError(f"a block of {self.block_bytes} bytes does not hold the {widest} bytes of a group")
+
+    def uncached(self) -> BlockGroups:
+        """Return the groups as they are kept without a prefix cache: a state then stays in its one block."""
+        return replace(
+            self,
+            groups=tuple(
+                replace(group, block_tokens=_MOST_TOKENS) if group.kind is GroupKind.STATE else group
+                for group in self.groups
+            ),
+        )
 
     def check_prefix_caching(self) -> None:
         """Refuse groups whose prefix cache is not known here.

@@ -111,6 +111,11 @@ class Policy:
             raise UsageError(f"watermark_ratio is {self.watermark_ratio}, not from 0 to 1")
 
     @property
+    def block_groups(self) -> BlockGroups | None:
+        """The groups of a policy that has block tables for them; None when one table serves all layers."""
+        return self.groups if self.kind is Kind.PAGED else None
+
+    @property
     def meaning(self) -> str:
         """What the policy does, in one line."""
         match self.kind:

@@ -211,7 +211,7 @@ def outcome_of(state: at.State, policy: Policy, size: PoolSize, *, prefix: Prefi
         policy=policy.name,
         meaning=policy.meaning,
         capacity_bytes=size.capacity_bytes,
-        unit_tokens=size.unit_tokens,
+        unit_tokens=policy.block_groups.grain_tokens if policy.block_groups else size.unit_tokens,
         requests=len(state.trace.arrivals),
         rejected={reason: count for reason, count in rejected.items() if count},
         truncated=int(ints[at.I_TRUNCATED]),

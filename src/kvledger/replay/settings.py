@@ -98,8 +98,8 @@ class Pool:
         """
         if policy.kind is Kind.VMM:
             size = self._divide_pages(policy)
-        elif policy.kind is Kind.PAGED and policy.groups is not None:
-            size = self._divide_groups(policy, policy.groups)
+        elif policy.block_groups is not None:
+            size = self._divide_groups(policy, policy.block_groups)
         elif policy.kind.is_paged:
             block = policy.block_size
             size = PoolSize(
@@ -140,8 +140,8 @@ class Pool:
         """Return the bytes of the pool before any rounding."""
         if self.memory_bytes is not None:
             return self.memory_bytes
-        if self.num_blocks is not None and policy.kind is Kind.PAGED and policy.groups is not None:
-            return self.num_blocks * policy.groups.block_bytes
+        if self.num_blocks is not None and policy.block_groups is not None:
+            return self.num_blocks * policy.block_groups.block_bytes
         return self._tokens(policy) * self.bytes_per_token
 
     def _tokens(self, policy: Policy) -> int:

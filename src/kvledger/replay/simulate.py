@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvledger.errors import CapacityError, UsageError
+from kvledger.pool.groups import BlockGroups
 from kvledger.pool.policy import Growth, Kind, Placement, Policy, Reservation
 from kvledger.replay.identity import find_known_content
 from kvledger.replay.outcome import Outcome, PrefixHits, SeriesRows
@@ -167,14 +168,20 @@ def _check_trackable(what: str, size: PoolSize) -> None:
         )
 
 
+def _groups_of(policy: Policy) -> BlockGroups | None:
+    groups = policy.block_groups
+    return groups.uncached() if groups and not policy.prefix_caching else groups
+
+
 def _group(workload: Workload, policy: Policy, size: PoolSize, settings: Settings) -> Grouped | None:
     """Return the block tables of a policy over groups of layers; None when all layers keep every token."""
-    if policy.groups is None or policy.kind is not Kind.PAGED:
+    groups = _groups_of(policy)
+    if groups is None:
         return None
     from kvledger.replay._grouped import new_grouped
 
     _check_trackable("a pool over groups of layers", size)
-    return new_grouped(workload, policy.groups, blocks=size.units, settings=settings, caching=policy.prefix_caching)
+    return new_grouped(workload, groups, blocks=size.units, settings=settings, caching=policy.prefix_caching)
 
 
 def _hits(shared: Shared | Grouped | None) -> PrefixHits | None:
@@ -218,13 +225,13 @@ def _prepare(workload: Workload, policy: Policy, size: PoolSize, settings: Setti
     state = at.new_state(
         columns,
         max_seqs=settings.max_num_seqs,
-        block_size=1 if policy.groups else size.unit_tokens,
+        block_size=1 if _groups_of(policy) else size.unit_tokens,
         segment_blocks=_segment_blocks(policy, size, settings),
         series=hooks.series is not None,
         exact_latencies=n <= _EXACT_LATENCIES,
     )
     ints, floats = state.core.ints, state.core.floats
-    groups = policy.groups if policy.kind is Kind.PAGED else None
+    groups = _groups_of(policy)
     ints[at.I_MEMORY] = at.GROUPS if groups else memory[policy.kind]
     if groups:
         ints[at.I_MOST_TOKENS] = groups.most_tokens(

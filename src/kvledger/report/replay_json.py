@@ -106,7 +106,7 @@ def _policy(outcome: Outcome) -> dict[str, Any]:
         "reserved_never_used": outcome.never_used_ratio,
         "saturated_reserved_never_used": outcome.saturated_never_used_ratio,
         "shared_saving": outcome.shared_saving_ratio,
-        "stale": 0.0,
+        "stale": outcome.stale_ratio,
     }
     record["paper_ratio"] = asdict(outcome.paper_ratio)
     record["factors"] = {**asdict(outcome.factors), "product": outcome.factors.product}

@@ -1,0 +1,77 @@
+"""Groups of layers for models that do not keep every token in every layer: from options to block tables."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from kvledger.pool.policy import Kind, Policy
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from kvledger.cli.cost import Cost
+    from kvledger.pool.groups import BlockGroups
+
+__all__ = ["group_layers", "grouped", "notes_on_groups"]
+
+ENGINE, VERSION = "vllm", "0.32.0"
+"""Whose groups are replayed; hits and blocks are equal to this release step by step."""
+
+
+def group_layers(cost: Cost, *, block_size: int, kv_dtype: str | None, ranks: int = 1) -> BlockGroups | None:
+    """Return the groups of a model in blocks of ``block_size``; None when all its layers keep every token.
+
+    Raises:
+        ModelError: The engine refuses the model, or a kind of layer has no block table in the replay.
+    """
+    if cost.model is None or not cost.is_hybrid:
+        return None
+    from kvledger.engines.plan import Deployment
+    from kvledger.engines.vllm.block_groups import group_blocks
+
+    deployment = Deployment(
+        engine=ENGINE,
+        version=VERSION,
+        tp=ranks,
+        kv_dtype=kv_dtype or "auto",
+        block_tokens=block_size,
+        max_model_len=cost.max_model_len or 2**30,
+        prefix_caching=True,
+    )
+    return group_blocks(cost.model, deployment)
+
+
+def grouped(policy: Policy, cost: Cost, *, kv_dtype: str | None, ranks: int = 1) -> Policy:
+    """Return ``paged`` with a block table for each group of the model; other policies as they are."""
+    if policy.kind is not Kind.PAGED or not cost.is_hybrid:
+        return policy
+    groups = group_layers(cost, block_size=policy.block_size, kv_dtype=kv_dtype, ranks=ranks)
+    return replace(policy, groups=groups)
+
+
+def notes_on_groups(policies: Sequence[Policy], cost: Cost) -> Iterator[str]:
+    """Say how a model whose layers keep different tokens is replayed."""
+    if not cost.is_hybrid:
+        return
+    for policy in policies:
+        if policy.block_groups is not None:
+            yield f"`{policy.name}` keeps {_listed(policy.block_groups)}, as vLLM {VERSION} groups the layers"
+            if policy.block_groups.has_states and policy.prefix_caching:
+                yield "states that a kernel saves inside a step (Mamba-2 on some GPUs: one block more) are not replayed"
+    others = [f"`{policy.name}`" for policy in policies if policy.block_groups is None]
+    if others:
+        yield (
+            f"{', '.join(others)} {'treats' if len(others) == 1 else 'treat'} the model as if every attention layer "
+            f"kept every token ({cost.bytes_per_token:,} bytes), and no states"
+        )
+
+
+def _listed(groups: BlockGroups) -> str:
+    counts: dict[str, int] = {}
+    for group in groups.groups:
+        span = f" of {group.span_tokens:,}" if group.span_tokens else ""
+        what = f"{group.kind}{span}, {group.block_tokens:,} tokens a block"
+        counts[what] = counts.get(what, 0) + 1
+    listed = "; ".join(f"{count} x {what}" for what, count in counts.items())
+    return f"{len(groups.groups)} block tables over one pool of {groups.block_bytes:,}-byte blocks ({listed})"
