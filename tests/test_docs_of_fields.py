@@ -1,0 +1,40 @@
+"""Every field that only some options print is documented, too."""
+
+import json
+
+from .cli.calling import call
+from .test_docs import documented_fields, fields_of, leaves
+
+CHAT = "synthetic:chat,requests=60,rate=9,shared_prefix=64"
+
+
+def test_every_field_of_fits_and_what_ifs_is_documented(capsys, tmp_path):
+    rows = ["arrival_seconds,prompt_tokens,output_tokens,first_token_seconds,end_seconds"]
+    rows += [f"{i},{50 + i},9,{i + 0.2},{i + 0.7}" for i in range(30)]
+    (tmp_path / "t.csv").write_text("\n".join([*rows, "31,9000,9,,"]))
+    flags = [
+        "--model",
+        "llama-3-8b",
+        "--memory",
+        "1GiB",
+        "--max-model-len",
+        "4096",
+        "--policy",
+        "paged",
+        "--json",
+        "-q",
+    ]
+    found = call(capsys, "replay", tmp_path / "t.csv", *flags, "--clock", "fit", "--try", "block-size=32").json()
+    paths = leaves(fields_of({"settings": {"clock": {"fit": found["settings"]["clock"]["fit"]}}}))
+    paths |= leaves(fields_of({"what_ifs": found["what_ifs"]}))
+    assert paths == documented_fields("replay with fit and try")
+
+
+def test_every_field_of_cache_json_is_documented(capsys):
+    found = call(capsys, "cache", CHAT, "--model", "llama-3-8b", "--live", "--json", "-q").json()
+    assert leaves(fields_of(found)) == documented_fields("cache")
+
+
+def test_the_schema_of_the_cache_is_stable(capsys):
+    found = call(capsys, "cache", CHAT, "--model", "llama-3-8b", "--json", "-q").json()
+    assert json.dumps([found["schema"], found["schema_version"]]) == '["kvledger/cache", 1]'
