@@ -13,10 +13,16 @@ from pathlib import Path
 
 from kvledger.pool import Kind, Policy, parse_policy
 from kvledger.replay import Outcome, Pool, Settings, Workload, parse_clock, replay
+from kvledger.replay.cache import Eviction, cut_blocks, measure_cache
+from kvledger.replay.fit import fit_clock
 from kvledger.sources.files import load_trace
 from kvledger.sources.kernels import KernelCache
 
-AZURE = Path(__file__).resolve().parents[2] / "shared/traces/azure2023/AzureLLMInferenceTrace_conv.csv"
+TRACES = Path(__file__).resolve().parents[2] / "shared/traces"
+AZURE = TRACES / "azure2023/AzureLLMInferenceTrace_conv.csv"
+MOONCAKE = TRACES / "mooncake/conversation_trace.jsonl.gz"
+RTX_4090 = TRACES / "llmservingsim/vllm_runs/RTX4090/Llama-3.1-8B"
+BLOCK_BYTES = 160 * 2**20  # 512 tokens of llama-3.1-70b in 16 bits
 RUNS = 7
 
 
@@ -61,6 +67,39 @@ def azure() -> float:
     seconds, outcome = timed(lambda: replay(workload, policy, pool=pool, settings=settings))
     assert (outcome.steps, outcome.finished) == (369_704, 19_366), outcome
     return seconds
+
+
+def cache(gibs: list[int], evictions: list[Eviction]) -> Callable[[], float]:
+    """Seconds for a prefix cache of these sizes over the Mooncake conversation trace, blocks of 512 tokens."""
+
+    def run() -> float:
+        if not MOONCAKE.is_file():
+            raise FileNotFoundError(MOONCAKE)
+        stream = cut_blocks(load_trace(str(MOONCAKE)).workload, block_size=512, whole_blocks=False)
+        sizes = [gib * 2**30 // BLOCK_BYTES for gib in gibs]
+        measure_cache(stream, sizes=sizes[:1], evictions=evictions)
+        began = time.perf_counter()
+        measure_cache(stream, sizes=sizes, evictions=evictions)
+        return time.perf_counter() - began
+
+    return run
+
+
+def fit() -> float:
+    """Seconds to fit the clock to a third of the recorded RTX 4090 run: 300 requests, a full pool, prefix caching."""
+    if not RTX_4090.is_dir():
+        raise FileNotFoundError(RTX_4090)
+    trace = load_trace(str(RTX_4090))
+    assert trace.observed is not None
+    began = time.perf_counter()
+    fit_clock(
+        trace.workload,
+        Policy(name="paged", kind=Kind.PAGED, prefix_caching=True, full_sequence_must_fit=False),
+        pool=Pool(bytes_per_token=131_072, num_blocks=2587, block_size=16),
+        settings=Settings(max_model_len=32_768, max_num_seqs=256, max_num_batched_tokens=2048),
+        observed=trace.observed,
+    )
+    return time.perf_counter() - began
 
 
 def rate(spec: str, policy: str, pool: Pool, max_model_len: int) -> float:
@@ -143,6 +182,13 @@ def _per_second(value: float) -> str:
 KernelCache().activate()
 BENCHMARKS = {
     "azure conversation, paged, full ledger": Benchmark(azure, lambda s: f"{1000 * s:.1f} ms", "under 50 ms"),
+    "one prefix cache of 1 TiB, lru": Benchmark(
+        cache([1024], [Eviction.LRU]), lambda s: f"{1000 * s:.1f} ms", "under 100 ms"
+    ),
+    "42 prefix caches, 1 GiB to 8 TiB": Benchmark(
+        cache([2**i for i in range(14)], list(Eviction)), lambda s: f"{1000 * s:.0f} ms", "under 1 s"
+    ),
+    "a clock fitted to a recorded run": Benchmark(fit, lambda s: f"{s:.1f} s", "under 10 s", runs=3),
     "saturated paged, 983 blocks": Benchmark(saturated_paged, _per_second, "1,000,000/s"),
     **{
         f"saturated {policy}, about 100 running": Benchmark(hundred(policy), _per_second, "300,000/s")
