@@ -33,7 +33,7 @@ def test_the_text_fits_80_columns_where_it_is_a_table() -> None:
 
 def test_json_says_what_it_is_and_how_well_it_is_known() -> None:
     record = json.loads(run("-", "--json", text=CSV).stdout)
-    assert (record["schema"], record["schema_version"]) == ("kvledger.trace.summary", 1)
+    assert (record["schema"], record["schema_version"]) == ("kvledger/trace", 1)
     assert (record["requests"], record["rows_read"], record["dropped"]) == (3, 4, {"prompt below 1 token": 1})
     assert record["span_seconds"] == 60
     assert record["rate_per_second"] == {

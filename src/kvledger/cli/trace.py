@@ -20,7 +20,7 @@ from kvledger.traces.statistics import Lengths, TraceStatistics, describe
 
 __all__ = ["command", "trace_record"]
 
-SCHEMA = "kvledger.trace.summary"
+SCHEMA = "kvledger/trace"
 SCHEMA_VERSION = 1
 
 
