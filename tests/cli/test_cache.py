@@ -71,6 +71,34 @@ def test_the_text_states_the_window_and_what_is_not_yet_full(capsys, shared_trac
     assert "What live requests change" in called.out
 
 
+@pytest.mark.parametrize(
+    ("eviction", "said"),
+    [
+        ("belady", "would find 100.0 % of the prompt tokens."),
+        ("fifo", "`fifo` reaches nine tenths of that with 6.00 KiB."),
+        (
+            "lru,belady",
+            "What is evicted matters most at 4.00 KiB: 0.0 % with `lru`, 66.7 % for one who knew the future.",
+        ),
+    ],
+)
+def test_the_answer_is_about_what_was_asked(capsys, shared_trace, eviction, said):
+    """Who knows the future keeps two of the three conversations in four blocks."""
+    answer = asked(capsys, shared_trace, "--budget", "4KiB,6KiB", "--eviction", eviction)["answer"]
+    assert answer.endswith(said)
+
+
+def test_a_budget_that_is_too_small_says_what_it_finds(capsys, shared_trace):
+    answer = asked(capsys, shared_trace, "--budget", "4KiB", "--eviction", "fifo")["answer"]
+    assert answer.endswith("`fifo` finds 0.0 % with 4.00 KiB.")
+
+
+def test_where_nothing_is_shared_there_is_nothing_to_find(capsys, tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("arrival_seconds,prompt_tokens,output_tokens,shared_prefix_tokens\n0,40,1,0\n1,40,1,0\n")
+    assert asked(capsys, path)["answer"] == "A cache that forgets nothing would find 0.0 % of the prompt tokens."
+
+
 def test_without_warm_up_all_requests_are_measured(capsys, shared_trace):
     called = call(capsys, "cache", shared_trace, "--bytes-per-token", "2", "--warm-up", "0", "-q")
     assert "all 30 requests, from an empty cache" in called.out

@@ -152,3 +152,14 @@ def test_42_points_of_the_mooncake_conversation_take_less_than_a_second(shared):
     began = time.perf_counter()
     measure_cache(stream, sizes=[(GIB << i) // BLOCK_BYTES for i in range(14)], evictions=list(Eviction))
     assert time.perf_counter() - began < 1
+
+
+def test_more_blocks_than_can_be_told_apart_are_refused():
+    three = Workload(
+        arrival_seconds=np.zeros(3),
+        prompt_tokens=np.full(3, 10**8, np.int32),
+        output_tokens=np.ones(3, np.int32),
+        content=SharedPrefix(tokens=np.ones(3, np.int32)),
+    )
+    with pytest.raises(UsageError, match="300,000,000 blocks of 1 tokens"):
+        cut_blocks(three, block_size=1, whole_blocks=False)

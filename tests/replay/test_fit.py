@@ -8,7 +8,7 @@ import pytest
 
 from kvledger.errors import TraceError, UsageError
 from kvledger.pool import Kind, Policy
-from kvledger.replay import Clock, Pool, Settings, Workload, replay
+from kvledger.replay import Clock, HashIds, HashKind, Pool, Settings, SharedPrefix, Workload, replay
 from kvledger.replay.fit import fit_clock
 from kvledger.replay.observed import Observed
 from kvledger.sources.files import load_trace
@@ -85,6 +85,41 @@ def test_a_part_that_is_none_is_refused(part):
     workload = traffic(20)
     with pytest.raises(UsageError, match="cannot be fitted to"):
         fit(workload, observed_of(workload), part_ratio=part)
+
+
+def test_more_requests_than_can_be_tried_again_and_again_are_refused_with_a_part_that_would_do():
+    workload = Workload(
+        arrival_seconds=np.arange(30_000) * 1e-3,
+        prompt_tokens=np.ones(30_000, np.int32),
+        output_tokens=np.ones(30_000, np.int32),
+    )
+    seen = workload.arrival_seconds + 0.1
+    with pytest.raises(TraceError, match="30,000 requests arrive in the part of the run to fit") as caught:
+        fit(workload, Observed(first_token_seconds=seen, end_seconds=seen), part_ratio=1.0)
+    assert caught.value.hint.endswith("--clock fit:0.67")
+
+
+@pytest.mark.parametrize("kind", ["shared", "ids"])
+def test_content_that_is_known_stays_known_in_the_part_that_is_fitted(kind):
+    """Prefix hits save most of the prompts here: a replay without them could not meet the first tokens."""
+    plain = traffic(60)
+    counts = -(-plain.prompt_tokens // 16)
+    offsets = np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
+    same = np.arange(offsets[-1]) - np.repeat(offsets[:-1], counts)
+    contents = {
+        "shared": SharedPrefix(tokens=plain.prompt_tokens),
+        "ids": HashIds(offsets=offsets, ids=same, block_tokens=16, kind=HashKind.CONTENT),
+    }
+    workload = replace(plain, content=contents[kind])
+    policy = replace(PAGED, prefix_caching=True)
+    latencies = replay(workload, policy, pool=POOL, settings=SETTINGS).latencies
+    observed = Observed(first_token_seconds=latencies[1].copy(), end_seconds=latencies[2].copy())
+    tried = []
+    found = fit_clock(
+        workload, policy, pool=POOL, settings=SETTINGS, observed=observed, part_ratio=0.5, progress=tried.append
+    )
+    assert found.error_inside_seconds < 0.02
+    assert tried == list(range(1, found.tries + 1))
 
 
 def test_too_few_moments_are_refused_with_their_number():

@@ -132,7 +132,8 @@ def fitted(
     Raises:
         TraceError: The trace observed nothing, or too little in that part.
     """
-    from kvledger.replay.fit import fit_clock
+    from kvledger.cli.running import progress_bar
+    from kvledger.replay.fit import USUAL_TRIES, fit_clock
 
     if trace.observed is None:
         redrawn = any(note.startswith("arrivals are drawn anew") for note in trace.notes)
@@ -142,9 +143,15 @@ def fitted(
             hint="give a recorded run or a request log with first-token or end times (docs/clock.md), "
             "or a roofline such as --clock h100-80gb:8b",
         )
-    with notice.around(policy):
-        if not notice.quiet:
-            click.echo(f"fitting the clock to {trace.observed.moments:,} observed moments ...", err=True)
+    if not notice.quiet:
+        click.echo(f"fitting the clock to {trace.observed.moments:,} observed moments ...", err=True)
+    with notice.around(policy), progress_bar("fitting", USUAL_TRIES, quiet=notice.quiet) as progress:
         return fit_clock(
-            trace.workload, policy, pool=pool, settings=settings, observed=trace.observed, part_ratio=part_ratio
+            trace.workload,
+            policy,
+            pool=pool,
+            settings=settings,
+            observed=trace.observed,
+            part_ratio=part_ratio,
+            progress=progress,
         )

@@ -11,11 +11,12 @@ from numpy.typing import NDArray
 
 from kvledger.errors import UsageError
 from kvledger.replay.identity import BY_CHAIN, UNKNOWN, find_known_content
-from kvledger.replay.workload import HashIds, TokenIds, Workload
+from kvledger.replay.workload import HashIds, Workload
 
-__all__ = ["BlockStream", "CachePoint", "Eviction", "cut_blocks", "measure_cache"]
+__all__ = ["BlockStream", "CachePoint", "Eviction", "cut_blocks", "grain_of", "measure_cache"]
 
 WARM_UP_RATIO = 0.5
+_MOST_BLOCKS = 2**28
 
 
 class Eviction(StrEnum):
@@ -95,6 +96,11 @@ def cut_blocks(workload: Workload, *, block_size: int, whole_blocks: bool) -> Bl
     counts = full if whole_blocks else -(-prompts // block_size)
     offsets = np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
     total = int(offsets[-1])
+    if total > _MOST_BLOCKS:
+        raise UsageError(
+            f"the prompts have {total:,} blocks of {block_size} tokens, more than {_MOST_BLOCKS:,}",
+            hint="give a larger --block-size",
+        )
     nodes, tokens = np.empty(total, np.int32), np.empty(total, np.int32)
     slots = np.full(1 << max(4, (2 * total - 1).bit_length()), -1, np.int32)
     covered = np.minimum(known.covered, prompts).astype(np.int32)
@@ -176,8 +182,3 @@ def _measure(
         whole_hit_ratio=int(out[_cache.R_ALL_HITS]) / whole if whole else 0.0,
         filled=bool(out[_cache.R_FILLED]),
     )
-
-
-def has_output_content(workload: Workload) -> bool:
-    """Tell whether the trace knows the content of answers, which a cache of prompts leaves out."""
-    return isinstance(workload.content, TokenIds)

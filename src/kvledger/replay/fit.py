@@ -23,6 +23,7 @@ __all__ = ["ClockFit", "fit_clock"]
 DEFAULT_PART = 1 / 3
 LEAST_MOMENTS = 8
 MOST_REQUESTS = 20_000
+USUAL_TRIES = 500
 
 _KEPT_STARTS = 3
 _MOST_TRIES = 120
@@ -34,7 +35,6 @@ _FLOPS_PER_BYTE = 150  # dense 16-bit rate over bandwidth, between an RTX 4090 (
 _PARAMETERS = (0.5e9, 2e9, 8e9, 32e9)
 
 _Four = tuple[float, float, float, float]
-_Try = Callable[[_Four], float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +104,8 @@ def fit_clock(
             hint=f"fit a smaller part, such as --clock fit:{part_ratio * MOST_REQUESTS / arrived:.2g}",
         )
     search = _Search(_first(workload, arrived), policy, pool, settings, _moments(observed)[:, :arrived], until)
-    four = search.run(pool.bytes_per_token, progress)
+    search.progress = progress
+    four = search.run(pool.bytes_per_token)
     clock = _clock(four, name=f"fitted to the first {until - began:.4g} s of the recorded run")
     outcome = replay(workload, policy, pool=pool, settings=replace(settings, clock=clock))
     return _judge(outcome, workload, observed, inside, ClockFit(
@@ -174,24 +175,25 @@ class _Search:
         began = float(workload.arrival_seconds[0])
         self._late = until + _BEYOND * (until - began)
         self.tries = 0
+        self.progress: Callable[[int], None] | None = None
 
     def error(self, four: _Four) -> float:
         """Return the mean absolute error of a clock in the part that is fitted."""
         self.tries += 1
+        if self.progress:
+            self.progress(self.tries)
         workload, policy, pool, settings = self._replayed
         clocked = replace(settings, clock=_clock(four))
         found = find_moments(workload, policy, pool=pool, settings=clocked, until_seconds=self._late)[1:]
         reached = np.fmin(found, self._late)[self._wanted]  # what comes later than that, or never, counts as then
         return float(np.abs(reached - self._moments[self._wanted]).mean())
 
-    def run(self, bytes_per_token: int, progress: Callable[[int], None] | None) -> _Four:
+    def run(self, bytes_per_token: int) -> _Four:
         """Start from the best rooflines and return the best clock found."""
         grid = sorted((self.error(four), four) for four in _rooflines(bytes_per_token))
         found = []
         for error, four in grid[:_KEPT_STARTS]:
             found.append(self._descend(four, error, first=_FIRST_STEP, last=_COARSE_STEP))
-            if progress:
-                progress(self.tries)
         error, four = min(found)
         return self._descend(four, error, first=2 * _COARSE_STEP, last=_LAST_STEP)[1]
 

@@ -59,10 +59,8 @@ def _seconds(latency: Latency | None) -> str:
     return "-" if latency is None else f"{latency.mean:,.2f}" if latency.mean < 100 else f"{latency.mean:,.0f}"
 
 
-def what_if_json(base: Outcome, changes: Sequence[WhatIf]) -> dict[str, Any] | None:
-    """Return the object under ``what_ifs``; None when nothing was tried."""
-    if not changes:
-        return None
+def what_if_json(base: Outcome, changes: Sequence[WhatIf]) -> dict[str, Any]:
+    """Return the object under ``what_ifs``."""
     verdict = weigh(base, changes)
     return {
         "policy": base.policy,
