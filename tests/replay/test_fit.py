@@ -122,6 +122,16 @@ def test_content_that_is_known_stays_known_in_the_part_that_is_fitted(kind):
     assert tried == list(range(1, found.tries + 1))
 
 
+@pytest.mark.parametrize("late", [1e9, 1e-9, 0.0])
+def test_moments_that_no_clock_can_meet_still_give_a_clock(late):
+    workload = traffic(20)
+    seen = workload.arrival_seconds + late
+    found = fit(workload, Observed(first_token_seconds=seen, end_seconds=seen), part_ratio=1.0)
+    assert found.error_inside_seconds > 0.001
+    assert found.clock.base >= 1e-4
+    assert np.isnan(found.latency_error_ratio) == (late == 0)
+
+
 def test_too_few_moments_are_refused_with_their_number():
     workload = traffic(20)
     with pytest.raises(TraceError, match="only 0 of the 40 observed moments lie in the first"):

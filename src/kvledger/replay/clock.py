@@ -10,7 +10,7 @@ from kvledger.ledger import Accuracy
 __all__ = ["Clock", "parse_clock"]
 
 _FIELDS = ("base", "a", "b", "c")
-_MOST_SECONDS = 1e6
+MOST_SECONDS = 1e6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,8 +32,8 @@ class Clock:
         """Refuse what no time can be counted with."""
         for name in _FIELDS:
             value = getattr(self, name)
-            if not 0 <= value <= _MOST_SECONDS:
-                raise UsageError(f"`{name}` of the clock is {value}, not from 0 to {_MOST_SECONDS:g} seconds")
+            if not 0 <= value <= MOST_SECONDS:
+                raise UsageError(f"`{name}` of the clock is {value}, not from 0 to {MOST_SECONDS:g} seconds")
         if self.base == 0:
             raise UsageError("`base` of the clock is 0, so time could stand still", hint="give each step some seconds")
 

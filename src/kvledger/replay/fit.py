@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from kvledger.errors import TraceError, UsageError
 from kvledger.pool.policy import Policy
-from kvledger.replay.clock import Clock, roofline_clock
+from kvledger.replay.clock import MOST_SECONDS, Clock, roofline_clock
 from kvledger.replay.observed import Observed
 from kvledger.replay.outcome import Outcome
 from kvledger.replay.settings import Pool, Settings
@@ -239,13 +239,17 @@ class _Search:
 
 
 def _scaled(four: _Four, factors: Mapping[int, float]) -> _Four:
-    base, a, b, c = (value * factors.get(i, 1.0) for i, value in enumerate(four))
-    return max(_LEAST_BASE, base), a, b, c
+    return _bounded([value * factors.get(i, 1.0) for i, value in enumerate(four)])
 
 
 def _onward(before: _Four, now: _Four) -> _Four:
     """Go from ``now`` as far again as it is from ``before``, in ratios."""
-    base, a, b, c = (new * new / old if old > 0 else new for old, new in zip(before, now))
+    return _bounded([new * (new / old) if old > 0 else new for old, new in zip(before, now)])
+
+
+def _bounded(values: Sequence[float]) -> _Four:
+    """Keep a step from taking no time, or more than a clock can count."""
+    base, a, b, c = (min(value, MOST_SECONDS) for value in values)
     return max(_LEAST_BASE, base), a, b, c
 
 
@@ -275,19 +279,24 @@ def _judge(
     ended = known[1]
     ours = (outcome.latencies[2] - workload.arrival_seconds)[ended]
     theirs = (observed.end_seconds - workload.arrival_seconds)[ended]
-    began = workload.arrival_seconds[0]
-    any_ended = bool(ended.any())
+    began = float(workload.arrival_seconds[0])
     return replace(
         fit,
         moments_inside=int((known & inside).sum()),
         moments_outside=int((known & ~inside).sum()),
         error_inside_seconds=_mean(difference[known & inside]),
         error_outside_seconds=_mean(difference[known & ~inside]),
-        latency_error_ratio=_mean(ours) / _mean(theirs) - 1 if any_ended else math.nan,
-        makespan_error_ratio=float((outcome.latencies[2][ended].max() - began) / (moments[1][ended].max() - began) - 1)
-        if any_ended
-        else math.nan,
+        latency_error_ratio=_error(_mean(ours), _mean(theirs)),
+        makespan_error_ratio=_error(_span(outcome.latencies[2][ended], began), _span(moments[1][ended], began)),
     )
+
+
+def _error(modelled: float, observed: float) -> float:
+    return modelled / observed - 1 if observed > 0 else math.nan
+
+
+def _span(ends: NDArray[np.float64], began: float) -> float:
+    return float(ends.max()) - began if len(ends) else math.nan
 
 
 def _mean(values: NDArray[np.float64]) -> float:
