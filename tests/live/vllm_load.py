@@ -10,6 +10,8 @@ import time
 from dataclasses import dataclass, field
 
 VOCABULARY = 500
+NOTICED_SECONDS = 3.0
+"""A server notices by then that a client has gone, also on a loaded machine."""
 
 
 @dataclass
@@ -33,6 +35,8 @@ class Client:
     sent: int = 0
     finished: int = 0
     aborted: int = 0
+    gone: list[tuple[float, int]] = field(default_factory=list)
+    """When a request left this client, and how long it was: the server may notice later."""
 
     def lengths(self):
         """Return prompt plus received tokens of every open request that has received one, by request."""
@@ -82,6 +86,7 @@ class Client:
             self.finished += 1
         finally:
             self.live.pop(key, None)
+            self.gone.append((time.time(), len(request.prompt) + request.received))
             writer.close()
 
     async def get(self, path: str) -> str:
@@ -120,6 +125,7 @@ async def scrape(client: Client, phase: str):
         "pending_after": client.pending(),
         "aborted_before": aborted,
         "aborted_after": client.aborted,
+        "gone": [length for left, length in client.gone if left > began - NOTICED_SECONDS],
     }
 
 
