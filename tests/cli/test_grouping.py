@@ -126,3 +126,12 @@ def test_models_with_states_chunks_and_uneven_blocks_are_replayed(capsys, model,
     assert policy["finished"] == 200
     assert policy["mean_ratio"]["used"] > 0
     assert sum(policy["mean_ratio"].values()) == pytest.approx(1.0)
+
+
+def test_the_cache_alone_says_that_it_takes_every_layer_as_full(capsys, tmp_path):
+    row = {"input_length": 1024, "output_length": 8}
+    rows = "\n".join(json.dumps({"timestamp": i, **row, "hash_ids": [1, i]}) for i in range(4))
+    (tmp_path / "t.jsonl").write_text(rows + "\n", encoding="utf-8")
+    called = call(capsys, "cache", tmp_path / "t.jsonl", "--model", "gemma-3-27b", "--block-size", 512, "--json")
+    assert called.code == 0, called.err
+    assert any("as if every attention layer kept every token (507,904 bytes)" in n for n in called.json()["notes"])

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from kvledger.cli.answer import source_name
 from kvledger.cli.clocks import clock_of, fit_part
 from kvledger.cli.cost import Cost, cost_of
+from kvledger.cli.grouping import notes_on_every_layer
 from kvledger.cli.question import DEFAULTS, Question
 from kvledger.cli.running import KernelNotice, progress_bar
 from kvledger.errors import UsageError
@@ -110,7 +111,7 @@ def ask(question: CacheQuestion) -> CacheReport:
         ceiling=ceiling,
         live=live,
         clock=clock,
-        notes=cost.notes,
+        notes=(*cost.notes, *notes_on_every_layer(cost)),
     )
 
 

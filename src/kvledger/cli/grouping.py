@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from kvledger.cli.cost import Cost
     from kvledger.pool.groups import BlockGroups
 
-__all__ = ["group_layers", "grouped", "notes_on_groups"]
+__all__ = ["group_layers", "grouped", "notes_on_every_layer", "notes_on_groups"]
 
 ENGINE, VERSION = "vllm", "0.32.0"
 """Whose groups are replayed; hits and blocks are equal to this release step by step."""
@@ -64,6 +64,15 @@ def notes_on_groups(policies: Sequence[Policy], cost: Cost) -> Iterator[str]:
         yield (
             f"{', '.join(others)} {'treats' if len(others) == 1 else 'treat'} the model as if every attention layer "
             f"kept every token ({cost.bytes_per_token:,} bytes), and no states"
+        )
+
+
+def notes_on_every_layer(cost: Cost) -> Iterator[str]:
+    """Say that a hybrid model is taken as if it were none, where only one kind of block is looked at."""
+    if cost.is_hybrid:
+        yield (
+            f"the model is treated as if every attention layer kept every token ({cost.bytes_per_token:,} bytes), and "
+            "no states; `kvledger replay --policy paged` keeps its groups of layers"
         )
 
 

@@ -26,7 +26,7 @@ class KernelNotice:
     @contextmanager
     def around(self, policy: Policy) -> Iterator[None]:
         """Announce the compilation of what ``policy`` needs, if it was never compiled here."""
-        with self.compiling("static" if policy.kind is Kind.STATIC_BATCH else "loop"):
+        with self.compiling(_kernel_of(policy)):
             yield
 
     @contextmanager
@@ -41,6 +41,14 @@ class KernelNotice:
             self._cache.note(kernel)
             if not self._quiet:
                 click.echo(f"compiled and ran in {time.perf_counter() - began:.1f} s", err=True)
+
+
+def _kernel_of(policy: Policy) -> str:
+    if policy.block_groups is not None:
+        return "groups"
+    if policy.kind is Kind.PAGED and policy.prefix_caching:
+        return "prefix"
+    return "static" if policy.kind is Kind.STATIC_BATCH else "loop"
 
 
 @contextmanager

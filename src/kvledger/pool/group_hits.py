@@ -11,7 +11,7 @@ shortens it, until all agree::
 from __future__ import annotations
 
 from kvledger.pool import prefix
-from kvledger.pool.compiled import inlined
+from kvledger.pool.compiled import called, inlined
 from kvledger.pool.content import group_key
 from kvledger.pool.group_tables import (
     ALIGN,
@@ -50,15 +50,22 @@ def find_entry(t, slot, request, s, index):
 
 
 @inlined
+def clear(t, slot, g, entries):
+    """Note that the first entries of a table hold no block."""
+    for index in range(entries):
+        t.blocks[slot, g, index] = NONE
+
+
+@inlined
 def note_found(t, slot, s, nothing, entries):
     """Note that the first ``nothing`` of the ``entries`` found hold no block."""
     for i in range(t.sets[s], t.sets[s + 1]):
         g = t.members[i]
-        t.blocks[slot, g, :nothing] = NONE
+        clear(t, slot, g, nothing)
         t.found[g] = entries
 
 
-@inlined
+@called
 def find_run(t, slot, request, s, most):
     """Full attention: the longest run of blocks from the start."""
     block = t.groups[t.members[t.sets[s]], BLOCK]
@@ -68,7 +75,7 @@ def find_run(t, slot, request, s, most):
     return entries * block // t.numbers[ALIGN] * t.numbers[ALIGN]
 
 
-@inlined
+@called
 def find_window(t, slot, request, s, most):
     """Sliding window: the rightmost run of blocks that covers a window, else the run at the start."""
     g = t.members[t.sets[s]]
@@ -87,7 +94,7 @@ def find_window(t, slot, request, s, most):
     return length
 
 
-@inlined
+@called
 def find_chunk(t, slot, request, s, most):
     """Chunk: nothing is needed of the chunks before, and then the longest run."""
     g = t.members[t.sets[s]]
@@ -100,7 +107,7 @@ def find_chunk(t, slot, request, s, most):
     return entries * block
 
 
-@inlined
+@called
 def find_state(t, slot, request, s, most):
     """State: the last one that is there."""
     g = t.members[t.sets[s]]
@@ -133,7 +140,8 @@ def find_prefix(t, slot, request, tokens):
     Where some group reaches further is noted as the junction: the others will keep what lets a later request resume
     there.
     """
-    t.found[:] = 0
+    for g in range(t.groups.shape[0]):
+        t.found[g] = 0
     t.ends[slot, JUNCTION] = 0
     if t.numbers[CACHING] == 0:
         return 0
@@ -176,7 +184,7 @@ def count_idle(t, slot, g, start):
     return idle
 
 
-@inlined
+@called
 def count_asked(t, slot, hit, total, capped):
     """Count the blocks that a waiting request takes from the queue for ``total`` tokens, ``hit`` of them found.
 
@@ -195,7 +203,7 @@ def count_asked(t, slot, hit, total, capped):
     return asked
 
 
-@inlined
+@called
 def hits_fresh_state(t, request):
     """Tell whether the prefix found ends in a state that is only being written in this step."""
     for g in range(t.groups.shape[0]):
@@ -210,7 +218,7 @@ def adopt(t, slot, hit):
     """Let a request use the prefix found, as far as its tokens are still needed."""
     for g in range(t.groups.shape[0]):
         skipped = skipped_tokens(t, g, hit) // t.groups[g, BLOCK]
-        t.blocks[slot, g, :skipped] = NONE
+        clear(t, slot, g, skipped)
         for index in range(skipped, t.found[g]):
             block = t.blocks[slot, g, index]
             if block != NONE and prefix.refer(t.pool, block):
@@ -220,7 +228,7 @@ def adopt(t, slot, hit):
         t.known[slot, g] = t.lengths[slot, g]
 
 
-@inlined
+@called
 def enter(t, slot, request, hit, n):
     """Give an admitted request the prefix found and the blocks of its first ``n`` tokens after it."""
     adopt(t, slot, hit)

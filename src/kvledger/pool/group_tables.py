@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from kvledger.pool import prefix
-from kvledger.pool.compiled import inlined
+from kvledger.pool.compiled import called, inlined
 from kvledger.pool.content import Content, group_key
 from kvledger.pool.groups import BlockGroups, GroupKind
 
@@ -163,7 +163,7 @@ def is_fresh(t, key):
     return False
 
 
-@inlined
+@called
 def identify(t, slot, request, total):
     """Give identities to the blocks that are full when ``total`` tokens are computed."""
     if t.numbers[CACHING] == 0:
@@ -195,7 +195,7 @@ def extend(t, slot, request, computed, n):
     return True
 
 
-@inlined
+@called
 def give_up(t, slot):
     """Let go of all blocks of a request, group by group, the last first."""
     for g in range(t.groups.shape[0]):

@@ -93,7 +93,8 @@ def count_filled(t, slot, g, computed):
 def take_amounts(st, t, m):
     """Set ``I_USED`` to the bytes in use at this step; return what it reads, in tokens of all groups."""
     ints = st.ints
-    m.sums[:] = 0
+    for i in range(m.sums.shape[0]):
+        m.sums[i] = 0
     used = 0
     for i in range(ints[I_RUNNING]):
         slot = st.lists[ORDER, i]
