@@ -187,3 +187,30 @@ def test_the_answer_goes_to_a_file(tmp_path):
     assert json.loads(target.read_text(encoding="utf-8"))["model"] == "llama-3.1-8b"
     with pytest.raises(Error, match="exists"):
         run("llama-3.1-8b", "--kv-memory", "20GiB", "-o", str(target))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message", "hint"),
+    [
+        (("--kv-memory", "17"), "`--kv-memory 17` is 17 B, less than the 2.00 MiB", "write `--kv-memory 17GiB`"),
+        (("--kv-memory", "16GiB,17", "--pp", "2"), "`--kv-memory 17` is 17 B", "write `--kv-memory 17GiB`"),
+        (("--gpu", "H100-80GB", "--weights", "15"), "`--weights 15` is 15 B", "write `--weights 15GiB`"),
+    ],
+)
+def test_a_number_alone_too_small_to_be_bytes_is_refused_because_its_unit_may_be_missing(arguments, message, hint):
+    with pytest.raises(UsageError) as caught:
+        run("llama-3.1-8b", *arguments)
+    assert message in caught.value.message
+    assert "the unit may be missing" in caught.value.message
+    assert hint in caught.value.hint
+
+
+def test_few_bytes_with_their_unit_and_many_without_are_taken_as_they_are():
+    assert "It does not start" in run("llama-3.1-8b", "--kv-memory", "17B").stdout
+    assert record("llama-3.1-8b", "--kv-memory", "18479097118")["engines"][0]["memory"]["low_bytes"] == 18_479_097_118
+
+
+@pytest.mark.parametrize(("gpu", "batched", "seqs"), [("A100-80GB", 2048, 256), ("H100-80GB", 8192, 1024)])
+def test_the_name_of_the_gpu_decides_defaults_as_its_memory_does(gpu, batched, seqs):
+    settings = record("llama-3.1-8b", "--gpu", gpu, "--max-model-len", "8192")["engines"][0]["settings"]
+    assert (settings["max_num_batched_tokens"], settings["max_num_seqs"]) == (batched, seqs)

@@ -19,11 +19,13 @@ from kvledger.model.by_hand import read_layers
 from kvledger.model.gpus import find_gpu
 from kvledger.report.size import EngineAnswer, SizeReport
 from kvledger.sources.models import load_model
-from kvledger.units import parse_bytes
+from kvledger.units import format_bytes, parse_bytes
 
 __all__ = ["ask_size"]
 
 _LONGEST_LINE = 100_000
+_USUAL_BLOCK_TOKENS = 16
+_LEAST_WEIGHTS_BYTES = 2**20
 
 
 def ask_size(options: Mapping[str, Any]) -> SizeReport:
@@ -104,7 +106,7 @@ def _plan(
     name: str, model: ModelSpec, options: Mapping[str, Any], log: StartUp | None
 ) -> tuple[SizeOutcome, LogCheck | None]:
     planner = load_planner(name)
-    deployment = _deployment(name, options, log)
+    deployment = _on_gpu(_deployment(name, options, log), options["gpu"])
     check = None
     if log is not None:
         deployment = deployment_of(log, deployment)
@@ -112,9 +114,6 @@ def _plan(
         memory: KvMemory | None = log.memory()
     else:
         memory = _memory(name, model, deployment, options)
-    if name == "vllm" and options["gpu"]:
-        device_bytes = str(find_gpu(options["gpu"]).memory_bytes)
-        deployment = replace(deployment, options={"device_memory_bytes": device_bytes, **deployment.options})
     fit = Fit(options["fit"]) if options["fit"] else None
     if memory is None and fit is None:
         fit = Fit.MEMORY
@@ -127,6 +126,15 @@ def _plan(
         fit=fit,
     )
     return answer_size(planner, question), check
+
+
+def _on_gpu(deployment: Deployment, name: str | None) -> Deployment:
+    """Tell vLLM's planner which device it is: its memory and its name decide defaults."""
+    if name is None or deployment.engine != "vllm":
+        return deployment
+    gpu = find_gpu(name)
+    known = {"device_memory_bytes": str(gpu.memory_bytes), "device_name": gpu.name}
+    return replace(deployment, options={**known, **deployment.options})
 
 
 def _deployment(name: str, options: Mapping[str, Any], log: StartUp | None) -> Deployment:
@@ -169,7 +177,8 @@ def _memory(name: str, model: ModelSpec, deployment: Deployment, options: Mappin
     if options["kv_memory"] and options["gpu"]:
         raise UsageError("`--kv-memory` and `--gpu` both name the memory", hint="give one of them")
     if options["kv_memory"]:
-        return KvMemory.given(*(parse_bytes(part) for part in options["kv_memory"].split(",")[:4096]))
+        parts = options["kv_memory"].split(",")[:4096]
+        return KvMemory.given(*(_sensible(part, "--kv-memory", _least_bytes(model, deployment)) for part in parts))
     if not options["gpu"]:
         if options["weights"] or options["gpu_memory_utilization"]:
             raise UsageError("`--weights` and `--gpu-memory-utilization` need `--gpu`", hint="add `--gpu H100-80GB`")
@@ -183,9 +192,28 @@ def _memory(name: str, model: ModelSpec, deployment: Deployment, options: Mappin
     return load_planner(name).model_memory(model, deployment, budget)
 
 
+def _sensible(text: str, option: str, least_bytes: int) -> int:
+    """Read a size; refuse a bare number that is too small to mean bytes."""
+    value = parse_bytes(text)
+    number = text.strip()
+    if number.isdigit() and value < least_bytes:
+        raise UsageError(
+            f"`{option} {number}` is {format_bytes(value)}, less than the {format_bytes(least_bytes)} below which a "
+            "number alone is not taken as bytes: the unit may be missing",
+            hint=f"write `{option} {number}GiB`, or `{option} {number}B` if bytes are meant",
+        )
+    return value
+
+
+def _least_bytes(model: ModelSpec, deployment: Deployment) -> int:
+    """Return what 16 tokens, the usual block, take on one rank."""
+    storage = model.storage(deployment.kv_dtype)
+    return model.sequence_bytes(_USUAL_BLOCK_TOKENS, storage) // (deployment.tp * deployment.pp)
+
+
 def _weights(model: ModelSpec, deployment: Deployment, options: Mapping[str, Any]) -> int:
     if options["weights"]:
-        return parse_bytes(options["weights"])
+        return _sensible(options["weights"], "--weights", _LEAST_WEIGHTS_BYTES)
     if model.parameters is None:
         raise UsageError(f"the weights of `{model.name}` are not known", hint="give `--weights 15GiB`, for one rank")
     bits = 8.0 * model.dtype.bytes

@@ -266,3 +266,23 @@ def test_weights_that_fill_the_device_leave_nothing():
     budget = GpuBudget(total_bytes=80 * GIB, weights_bytes=140 * GIB)
     with pytest.raises(CapacityError, match="nothing is left for the KV cache"):
         model_memory(find_model("llama-3.1-70b"), Deployment(engine="vllm", version="0.32"), budget)
+
+
+@pytest.mark.parametrize(
+    ("version", "name", "batched", "seqs"),
+    [
+        ("0.8", "NVIDIA A100-SXM4-80GB", 8192, 1024),  # vllm 0.8.5: the memory alone decides
+        ("0.9", "NVIDIA A100-SXM4-80GB", 2048, 256),  # vllm 0.9.2 and every later release read
+        ("0.32", "a100-80gb-pcie", 2048, 256),
+        ("0.33", "NVIDIA A100-SXM4-80GB", 2048, 256),
+        ("0.32", "NVIDIA GB10", 8192, 1024),
+        ("0.33", "NVIDIA GB10", 2048, 256),  # vllm 0.33.0: is_gb10
+        ("0.33", "NVIDIA H100 80GB HBM3", 8192, 1024),
+    ],
+)
+def test_a_device_may_keep_the_smaller_defaults_by_its_name(version, name, batched, seqs):
+    options = {"device_memory_bytes": str(80 * GIB), "device_name": name}
+    out = resolved(version=version, options=options).deployment
+    assert (out.max_num_batched_tokens, out.max_num_seqs) == (batched, seqs)
+    offline = resolved(version=version, options={**options, "usage": "llm"}).deployment
+    assert offline.max_num_batched_tokens == (8192 if seqs == 256 else 16_384)

@@ -19,6 +19,8 @@ class Options:
     """``v0`` or ``v1``; V1 is the default from 0.8."""
     device_memory_bytes: int | None = None
     """Memory of the device, which decides the default ``max_num_batched_tokens``."""
+    device_name: str = ""
+    """Name of the device as the driver gives it; an A100 has the smaller defaults whatever its memory."""
     usage: str = "server"
     """``server`` or ``llm`` (the offline class has larger defaults)."""
     kernel_block_tokens: int | None = None
@@ -90,6 +92,7 @@ def _integers(text: str) -> tuple[int, ...]:
 _READERS: Mapping[str, Callable[[str], object]] = {
     "core": _choice("v0", "v1"),
     "device_memory_bytes": _integer,
+    "device_name": str,
     "usage": _choice("server", "llm"),
     "kernel_block_tokens": _integer,
     "num_gpu_blocks_override": _integer,

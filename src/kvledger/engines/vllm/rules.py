@@ -141,6 +141,8 @@ class Rules:
     async_scheduling: bool = False
     large_gpu_defaults: bool = False
     """GPUs of 160 GiB and more get 16,384 batched tokens (0.28 and later)."""
+    small_defaults_of: tuple[str, ...] = ()
+    """Devices that keep the smaller defaults in spite of 70 GiB: the A100 (0.9 and later), GB10 (0.33 and later)."""
     v2_runner_dense: bool = False
     """Model runner V2 is the default of dense models without states: p stages run p + 1 batches (0.26 and later)."""
     v2_runner: bool = False
@@ -161,7 +163,10 @@ _CHANGES: tuple[tuple[Version, Mapping[str, object]], ...] = tuple(
     (version, MappingProxyType(change))
     for version, change in (
         (Version(0, 8), {"core_v1": True, "log_style": LogStyle.TWO_LINES, "reports_before_minimum": True}),
-        (Version(0, 9), {"grouping": Grouping.CONTIGUOUS, "error_names_length": True}),
+        (
+            Version(0, 9),
+            {"grouping": Grouping.CONTIGUOUS, "error_names_length": True, "small_defaults_of": ("a100",)},
+        ),
         (
             Version(0, 11),
             {
@@ -237,6 +242,7 @@ _CHANGES: tuple[tuple[Version, Mapping[str, object]], ...] = tuple(
         (Version(0, 30), {"log_style": LogStyle.ONE_LINE_DEVICE}),
         (Version(0, 31), {"v2_runner": True, "windows_take_smallest_block": False}),
         (Version(0, 32), {"all_mode": False, "mamba2_checkpoint_blocks": 1, "auto_fit_names_memory": True}),
+        (Version(0, 33), {"small_defaults_of": ("a100", "gb10")}),
     )
 )
 

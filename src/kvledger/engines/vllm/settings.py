@@ -135,13 +135,13 @@ def _batch_defaults(
         batched, seqs = (2048 if server else 4096) * world, (128 if server else 256) * world
     elif rules.large_gpu_defaults and memory is not None and memory >= 160 * GIB:
         batched, seqs = 16384, 1024
-    elif memory is None or memory >= 70 * GIB:
+    elif (memory is None or memory >= 70 * GIB) and not _keeps_small_defaults(options, rules):
         batched, seqs = (8192 if server else 16384), 1024
     else:
         batched, seqs = (2048 if server else 8192), 256
     if deployment.max_num_batched_tokens is not None:
         batched = deployment.max_num_batched_tokens
-    elif memory is None and deployment.device != "cpu" and _has_windows(model):
+    elif memory is None and not options.device_name and deployment.device != "cpu" and _has_windows(model):
         notes.append(
             f"max_num_batched_tokens is taken as {batched}, the default of GPUs with 70 GiB or more; smaller ones and "
             "the A100 have 2048, and windows then cost fewer blocks"
@@ -149,6 +149,11 @@ def _batch_defaults(
     if deployment.max_num_seqs is not None:
         seqs = deployment.max_num_seqs
     return batched, min(seqs, batched)
+
+
+def _keeps_small_defaults(options: Options, rules: Rules) -> bool:
+    """Tell whether the device's name keeps it from the defaults of its memory (``engine/arg_utils.py``)."""
+    return any(name in options.device_name.lower() for name in rules.small_defaults_of)
 
 
 def _has_windows(model: ModelSpec) -> bool:
