@@ -9,7 +9,7 @@ from kvledger.cli import check as module
 from kvledger.cli.main import _run
 from kvledger.errors import SourceError, UsageError
 from kvledger.measure.limits import Limit, LimitName, Outcome
-from tests.measure.recorded import rows
+from tests.measure.recorded import rows, without_a_ledger
 
 
 def text_of(phase):
@@ -34,9 +34,37 @@ def test_an_interval_on_both_sides_is_open_and_breaks_only_when_strict():
     assert run(*arguments, "--strict", text=text_of("shared")).return_value == 1
 
 
-def test_what_does_not_run_has_no_utilisation():
+def test_what_does_not_run_has_no_utilisation_and_is_no_pass():
     result = run("--min-utilisation", "10%", text=rows("async")[0]["text"])
-    assert (result.return_value, result.stdout[:7]) == (0, "unknown")
+    assert isinstance(result.exception, SourceError)
+    assert "no request ran" in result.exception.message
+    assert result.stdout.startswith("unknown")
+
+
+def test_an_idle_pool_holds_nothing_and_keeps_its_limit():
+    result = run("--max-held", "10%", text=rows("async")[0]["text"])
+    assert (result.return_value, result.stdout[:4]) == (0, "kept")
+
+
+def test_without_a_ledger_the_shell_is_told_that_nothing_was_judged(tmp_path, capsys):
+    path = tmp_path / "scrape"
+    path.write_text(without_a_ledger(), encoding="utf-8")
+    assert _run(["check", str(path), "--max-held", "95%"]) == 2
+    out, err = capsys.readouterr()
+    assert out.startswith("unknown")
+    assert "no whole number of the 8,811 blocks" in out
+    assert "no limit could be judged: no ledger: the gauge 0.250000" in err
+    assert _run(["check", str(path), "--max-held", "95%", "--strict"]) == 1
+
+
+def test_one_limit_that_is_judged_is_enough_and_the_others_give_their_reason():
+    result = run("--max-held", "95%", "--max-waiting", "5", "--max-preemptions", "1", "--json", text=without_a_ledger())
+    assert result.return_value == 0
+    found = {one["limit"]: (one["outcome"], one["reason"]) for one in json.loads(result.stdout)["limits"]}
+    assert found["max-waiting"] == ("kept", None)
+    assert found["max-held"][0] == "unknown"
+    assert found["max-held"][1].startswith("no ledger: the gauge")
+    assert found["max-preemptions"] == ("unknown", "one sample counts nothing: two are needed")
 
 
 def test_the_object_has_every_limit_with_its_outcome():

@@ -8,7 +8,7 @@ from click.testing import CliRunner
 from kvledger.cli import measure as module
 from kvledger.errors import SourceError, UsageError
 from tests.cli.serving import serving
-from tests.measure.recorded import rows
+from tests.measure.recorded import rows, without_a_ledger
 
 
 def run(*arguments, text=None):
@@ -215,3 +215,26 @@ def test_the_token_of_a_server_is_in_no_output(tmp_path):
         text = ok(url, "--token-file", str(token))
     assert "s3cret" not in text
     assert str(tmp_path) not in text
+
+
+def test_without_a_ledger_text_and_object_give_the_same_reason_and_no_numbers():
+    engine = only_engine(as_object("-", text=without_a_ledger()))
+    verdict, text = engine["verdict"], ok("-", text=without_a_ledger())
+    assert verdict["diagnosis"] == "unknown"
+    assert verdict["sentence"].startswith("no ledger: the gauge 0.250000 is no whole number of the 8,811 blocks")
+    assert verdict["sentence"].split(": ", 1)[1] == engine["last"]["problem"]
+    assert " ".join(verdict["sentence"].split()) in " ".join(text.split())
+    assert set(engine["mean_ratio"].values()) == {None}
+    assert (engine["internal_per_request_tokens"], engine["reservation"], engine["peak"]) == (None, None, None)
+
+
+def test_a_window_in_which_one_sample_has_a_ledger_is_judged_by_it(tmp_path):
+    import os
+
+    for number, text in enumerate([busiest(), busiest().replace("vllm:kv_cache_usage_perc", "vllm:x")]):
+        (tmp_path / str(number)).write_text(text, encoding="utf-8")
+        os.utime(tmp_path / str(number), (1000 + number, 1000 + number))
+    engine = only_engine(as_object(str(tmp_path)))
+    assert (engine["samples"], engine["unread"]) == (2, 1)
+    assert engine["verdict"]["diagnosis"] != "unknown"
+    assert None not in engine["mean_ratio"].values()

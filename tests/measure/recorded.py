@@ -61,3 +61,10 @@ def client_tokens(row):
     low = sum(length for key, length in before.items() if key in after)
     high = sum(max(before.get(key, 0), after.get(key, 0)) for key in {**before, **after})
     return low, high
+
+
+def without_a_ledger():
+    """A gauge that is no whole number of blocks, as of a copy that rounds."""
+    lines = {"num_requests_running": "3.0", "num_requests_waiting": "1.0", "kv_cache_usage_perc": "0.25"}
+    text = "".join(f'vllm:{name}{{engine="0",model_name="m"}} {value}\n' for name, value in lines.items())
+    return text + 'vllm:cache_config_info{block_size="16",engine="0",num_gpu_blocks="8811"} 1.0\n'

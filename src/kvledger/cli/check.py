@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kvledger.cli.measure_options import read_pace, server_options, source_options
-from kvledger.errors import UsageError
+from kvledger.errors import SourceError, UsageError
 
 if TYPE_CHECKING:
     from kvledger.measure.limits import Limit, LimitName
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["command"]
 
 _EPILOG = """\b
-Exit codes: 0 every limit is kept; 1 a limit is broken; 2 could not run; 130 interrupted."""
+Exit codes: 0 no limit is broken; 1 a limit is broken; 2 could not run, or no limit could be judged; 130 interrupted."""
 _RATIO = re.compile(r"(\d{1,3}(?:\.\d{1,6})?)\s*(%?)")
 
 
@@ -33,7 +33,8 @@ def _ratio(text: str) -> float:
 _HELP = """\
 Check a running server against limits, for CI and alerts.
 
-A limit is broken only when the number is surely beyond it; what the server does not tell is `open`.
+A limit is broken only when the number is surely beyond it. A number that may lie on either side is `open`, one that is
+not told is `unknown`; when no limit could be judged at all, the check fails.
 
 \b
 Examples:
@@ -79,7 +80,23 @@ def command(**options: Any) -> int:
     else:
         for name, engine, limit in found:
             click.echo(_line(name, engine, limit, several=len(report.engines) > 1))
-    return 1 if any(limit.outcome in bad for _, _, limit in found) else 0
+    if any(limit.outcome in bad for _, _, limit in found):
+        return 1
+    _refuse_unjudged([limit for _, _, limit in found])
+    return 0
+
+
+def _refuse_unjudged(limits: list[Limit]) -> None:
+    """Raise when not one limit could be judged: that is no pass."""
+    from kvledger.measure.limits import Outcome
+
+    if any(limit.outcome is not Outcome.UNKNOWN for limit in limits):
+        return
+    reasons = dict.fromkeys(limit.reason for limit in limits)
+    raise SourceError(
+        f"no limit could be judged: {'; '.join(reasons) or 'no engine was measured'}",
+        hint="check the server's own /metrics while it works, and longer with --for 10m",
+    )
 
 
 def _read_bounds(options: dict[str, Any]) -> dict[LimitName, float]:
@@ -102,7 +119,7 @@ def _line(source: str, engine: int, limit: Limit, *, several: bool) -> str:
 
 def _value(limit: Limit) -> str:
     if limit.low is None or limit.high is None:
-        return "not known"
+        return f"not known, {limit.reason}"
     low, high = _show(limit, limit.low), _show(limit, limit.high)
     return low if low == high else f"{low} to {high}"
 
@@ -125,6 +142,7 @@ def _as_object(found: list[tuple[str, int, Limit]], report: MeasureReport) -> di
                 "low": limit.low,
                 "high": limit.high,
                 "outcome": limit.outcome.value,
+                "reason": limit.reason or None,
             }
             for name, engine, limit in found
         ],

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from kvledger.measure.meter import Reading
 from kvledger.measure.summary import EngineSummary
 
 __all__ = ["Limit", "LimitName", "Outcome", "check_limits"]
@@ -52,6 +53,8 @@ class Limit:
     bound: float
     low: float | None
     high: float | None
+    reason: str = ""
+    """Why there is no such number."""
 
     @property
     def outcome(self) -> Outcome:
@@ -68,7 +71,7 @@ class Limit:
 def check_limits(engine: EngineSummary, bounds: dict[LimitName, float]) -> list[Limit]:
     """Compare one engine with every limit that was set."""
     return [
-        Limit(name=name, bound=bound, low=low, high=high)
+        Limit(name=name, bound=bound, low=low, high=high, reason=_find_reason(engine, name) if low is None else "")
         for name, bound in bounds.items()
         for low, high in [_find(engine, name)]
     ]
@@ -82,6 +85,8 @@ def _find(engine: EngineSummary, name: LimitName) -> tuple[float | None, float |
     if name is LimitName.MAX_PREEMPTIONS:
         count = engine.traffic.preemptions if engine.samples > 1 else None
         return (count, count)
+    if name is LimitName.MAX_HELD and shares is None and engine.peak is not None:
+        return _find_held(engine.peak)
     if shares is None:
         return (None, None)
     if name is LimitName.MAX_INTERNAL:
@@ -90,3 +95,21 @@ def _find(engine: EngineSummary, name: LimitName) -> tuple[float | None, float |
         return shares.used_of_pool
     ratio = shares.peak_held_of_pool if name is LimitName.MAX_HELD else shares.unattributed_of_pool
     return (ratio, ratio)
+
+
+def _find_held(peak: Reading) -> tuple[float | None, float | None]:
+    """Return the share held at the fullest sample, also where no request runs."""
+    if peak.balance is None or peak.shape is None:
+        return (None, None)
+    ratio = peak.balance.held / max(1, peak.shape.usable_tokens)
+    return (ratio, ratio)
+
+
+def _find_reason(engine: EngineSummary, name: LimitName) -> str:
+    """Return why a number is not known."""
+    if name is LimitName.MAX_WAITING:
+        return "the scrape does not tell how many requests wait"
+    if name is LimitName.MAX_PREEMPTIONS:
+        one = engine.samples == 1
+        return "one sample counts nothing: two are needed" if one else "the scrape does not count preemptions"
+    return f"no ledger: {engine.problem}" if engine.peak is None else "no request ran at any sample"

@@ -284,7 +284,7 @@ def _find_problem(engine: VllmEngine, shape: PoolShape | None) -> tuple[str, int
     if engine.is_asleep:
         return "the engine sleeps: its cache may not be in memory", None
     if shape is None:
-        return "the number of blocks is not told (`num_gpu_blocks` is absent or None): give --num-blocks", None
+        return "the number of blocks is not told (`num_gpu_blocks` is absent or None)", None
     if engine.usage_ratio is None or engine.running is None:
         return f"the scrape has no {', '.join(engine.missing) or 'usage'}", None
     held = count_held_blocks(shape, engine.usage_ratio)

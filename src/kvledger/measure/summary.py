@@ -12,7 +12,7 @@ from kvledger.measure.counterfactual import Counterfactual, Lengths, compare_res
 from kvledger.measure.figure import Span
 from kvledger.measure.meter import Reading
 from kvledger.measure.pool import Structure
-from kvledger.measure.verdict import Signs, Verdict, judge
+from kvledger.measure.verdict import Signs, Verdict, judge, leave_open
 
 __all__ = ["EngineSummary", "Shares", "Traffic", "subtract_histogram", "summarise"]
 
@@ -106,7 +106,7 @@ def summarise(readings: Sequence[Reading], spans: Sequence[tuple[VllmEngine, Vll
         shares=_find_shares(whole),
         traffic=traffic,
         counterfactual=comparison,
-        verdict=judge(_signs(readings, whole, traffic)),
+        verdict=judge(_signs(readings, whole, traffic)) if whole else leave_open(last.problem),
         problem=last.problem,
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-__all__ = ["Diagnosis", "Signs", "Verdict", "judge"]
+__all__ = ["Diagnosis", "Signs", "Verdict", "judge", "leave_open"]
 
 WELL_UNDER_RATIO = 0.45
 NEAR_FULL_RATIO = 0.70
@@ -23,6 +23,8 @@ class Diagnosis(StrEnum):
     THRASHING = "thrashing"
     OTHER_LIMIT = "other-limit"
     STALLED = "stalled"
+    UNKNOWN = "unknown"
+    """No sample has a ledger, so memory cannot be judged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +54,15 @@ class Verdict:
     diagnosis: Diagnosis
     sentence: str
     advice: str
+
+
+def leave_open(problem: str) -> Verdict:
+    """Return the verdict on a window without a ledger; ``problem`` says why there is none."""
+    return Verdict(
+        diagnosis=Diagnosis.UNKNOWN,
+        sentence=f"no ledger: {problem}",
+        advice="without a ledger nothing is said about memory: measure the server's own /metrics",
+    )
 
 
 def judge(signs: Signs) -> Verdict:

@@ -57,7 +57,7 @@ def _source(source: SourceReport) -> dict[str, Any]:
 
 
 def _engine(engine: EngineSummary) -> dict[str, Any]:
-    mean = engine.mean.mean_ratio()
+    mean = engine.mean.mean_ratio() if engine.samples > engine.unread else None
     return {
         "engine": engine.engine_index,
         "model": engine.model,
@@ -71,7 +71,7 @@ def _engine(engine: EngineSummary) -> dict[str, Any]:
         },
         "last": reading_json(engine.last),
         "peak": None if engine.peak is None else reading_json(engine.peak),
-        "mean_ratio": {account.value: mean[account] for account in Account},
+        "mean_ratio": {account.value: None if mean is None else mean[account] for account in Account},
         "internal_per_request_tokens": None
         if engine.internal_per_request_tokens is None
         else dict(zip(("low", "high"), engine.internal_per_request_tokens, strict=True)),

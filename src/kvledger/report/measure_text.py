@@ -54,7 +54,7 @@ def _engine(source: SourceReport, engine: EngineSummary, *, several: bool) -> li
         title = f"{source.name}, engine {engine.engine_index}: {title}"
     parts: list[RenderableType] = [heading(title, _load(engine, shown))]
     if shown.sheet is None or shown.balance is None or shown.shape is None:
-        parts.append(Text(f"no ledger: {shown.problem}"))
+        parts += [Text(f"\n{engine.verdict.sentence}", style="bold"), Text(engine.verdict.advice)]
         return parts
     parts.append(Text(f"\n{engine.verdict.sentence}", style="bold"))
     parts.append(Text(f"{engine.verdict.advice}"))
