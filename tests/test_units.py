@@ -117,3 +117,9 @@ def test_what_is_written_reads_back_within_half_a_hundredth_of_its_unit(value_by
 )  # fmt: skip
 def test_sizes_are_written_in_binary_units_with_two_decimals(value_bytes, text):
     assert format_bytes(value_bytes) == text
+
+
+def test_a_fraction_without_a_unit_is_refused():
+    with pytest.raises(UsageError, match=r"`1\.5` has no unit") as caught:
+        parse_bytes("1.5")
+    assert caught.value.hint == "write `1.5GiB` or `1.5GB`"

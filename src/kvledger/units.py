@@ -63,6 +63,8 @@ def parse_bytes(text: str) -> int:
             hint="the units are B, KiB, MiB, GiB, TiB and kB, MB, GB, TB",
         )
     fraction = match["fraction"] or ""
+    if fraction and not unit:
+        raise UsageError(f"`{text.strip()}` has no unit", hint=f"write `{text.strip()}GiB` or `{text.strip()}GB`")
     whole = int(match["digits"].replace(",", "") + fraction)
     value: int = whole * _FACTORS[unit] // 10 ** len(fraction)
     if value > _MAX_BYTES:

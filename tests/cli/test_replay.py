@@ -215,6 +215,39 @@ def test_a_request_larger_than_the_pool_is_a_counted_rejection(capsys, tmp_path)
     assert "`paged` rejects 1 of 2 requests" in " ".join(called.out.split())
 
 
+def test_a_policy_of_which_not_one_unit_fits_is_left_out_and_said(capsys, trace):
+    called = call(
+        capsys, "replay", trace, "--bytes-per-token", 100, "--capacity-tokens", 5, "--policy", "max,paged", "--json"
+    )
+    record = called.json()
+    assert [policy["policy"] for policy in record["policies"]] == ["max"]
+    assert any("`paged` is left out" in note and "smaller than one unit" in note for note in record["notes"])
+
+
+def test_a_result_never_replaces_the_trace_it_is_made_from(capsys, trace):
+    before = trace.read_bytes()
+    for flags in (["-o", trace, "--force"], ["--series", trace, "--policy", "paged", "--force"]):
+        called = call(capsys, "replay", trace, *SMALL, *flags)
+        assert (called.code, "is the input itself" in called.err) == (2, True)
+    assert trace.read_bytes() == before
+
+
+def test_a_model_is_replayed_on_a_clock_of_its_own_size(capsys, trace):
+    bases = {}
+    for model in ("llama-3.1-8b", "llama-3.1-70b"):
+        record = call(
+            capsys, "replay", trace, "--model", model, "--memory", "50GiB", "--policy", "paged", "--json"
+        ).json()
+        bases[model] = record["settings"]["clock"]["base"]
+        assert "the model's" in record["settings"]["clock"]["name"]
+    assert bases["llama-3.1-70b"] > 8 * bases["llama-3.1-8b"]
+
+
+def test_a_pool_that_an_engine_would_not_start_with_says_so(capsys, trace):
+    called = call(capsys, "replay", trace, "--model", "llama-3.1-8b", "--memory", "1GiB", "--policy", "paged", "--json")
+    assert any("vLLM would not start like this" in note for note in called.json()["notes"])
+
+
 def test_traffic_that_can_never_run_says_so_instead_of_praising_the_memory(capsys, tmp_path):
     path = tmp_path / "t.csv"
     path.write_text("arrival_seconds,prompt_tokens,output_tokens\n0,400,10\n1,500,3\n")
@@ -231,7 +264,6 @@ BAD_OPTIONS = {
     "ambiguous": ([*COST, "--memory", "16G"], "`16G` is ambiguous"),
     "no size": ([*COST, "--memory", "lots"], "is not a size"),
     "one byte": ([*COST, "--memory", "1B"], "smaller than one unit of `max`"),
-    "small for one policy": ([*COST, "--capacity-tokens", 5], "smaller than one unit of `paged`"),
     "two sizes": ([*COST, *SIZE, "--memory", "1GiB"], "contradict"),
     "no pool": ([*COST], "exactly one size"),
     "two costs": ([*COST, *SIZE, "--model", "llama-3-8b"], "given twice"),

@@ -109,7 +109,7 @@ def test_a_pool_smaller_than_one_unit_says_both_sizes_and_what_to_change(policy,
 def test_a_pool_smaller_than_one_token_asks_for_more_memory():
     with pytest.raises(CapacityError) as caught:
         Pool(bytes_per_token=8, memory_bytes=7).divide(parse_policy("exact"))
-    assert caught.value.hint == "give more memory"
+    assert caught.value.hint == "give more memory; a size without a unit is in bytes, so write GiB if you mean it"
 
 
 def test_tokens_that_would_be_more_than_an_exbibyte_are_refused():

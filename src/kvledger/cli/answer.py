@@ -8,14 +8,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kvledger.cli.clocks import clock_at, clock_of, fit_part, fitted, recorded_policy
+from kvledger.cli.clocks import clock_at, clock_of, default_clock, fit_part, fitted, recorded_policy
 from kvledger.cli.cost import Cost, cost_of, pool_of
 from kvledger.cli.grouping import grouped, notes_on_groups
-from kvledger.cli.output import refuse_overwrite
+from kvledger.cli.output import refuse_input, refuse_overwrite
 from kvledger.cli.question import Question
 from kvledger.cli.running import KernelNotice, progress_bar
 from kvledger.cli.trying import Change, TryContext, check_tries, notes_on_tries, parse_tries, run_tries
-from kvledger.errors import UsageError
+from kvledger.errors import CapacityError, UsageError
 from kvledger.pool.policy import Kind, Placement, Policy, parse_policies
 from kvledger.replay.clock import Clock
 from kvledger.replay.mitigation import Mitigation, mitigate
@@ -50,10 +50,10 @@ def ask(question: Question) -> ReplayReport:
     cost = cost_of(question, needs_layers=any(policy.kind is Kind.VMM for policy in policies))
     policies = [grouped(policy, cost, kv_dtype=question.kv_dtype) for policy in policies]
     pool = pool_of(question, cost)
-    for policy in policies:
-        pool.divide(policy)  # what cannot run is said before the trace is read and the first policy has run
-    part = fit_part(question.clock)
-    clock = clock_of(question.clock, cost)
+    policies, left_out = _runnable(policies, pool)
+    clock_text, assumed = _clock_text(question, cost)
+    part = fit_part(clock_text)
+    clock = clock_of(clock_text, cost)
     trace = _trace(question, identity=_needs_identity(question, changes))
     length, origin = _max_model_len(question, cost, trace.workload)
     settings = Settings(
@@ -70,7 +70,9 @@ def ask(question: Question) -> ReplayReport:
         settings = replace(settings, clock=fit.clock)
     targets = _series_targets(question, policies)
     runner = _Runner(trace.workload, pool, settings, notice=notice)
-    context = _context(question, cost, Scenario(policy=recorded_policy(policies), pool=pool, settings=settings))
+    context = _context(
+        question, cost, clock_text, Scenario(policy=recorded_policy(policies), pool=pool, settings=settings)
+    )
     check_tries(changes, context)
     outcomes = [runner.run(policy, series=targets.get(policy.name), force=question.force) for policy in policies]
     return ReplayReport(
@@ -88,11 +90,58 @@ def ask(question: Question) -> ReplayReport:
         tried=context.base.policy.name,
         notes=(
             *cost.notes,
+            *left_out,
+            *assumed,
+            *_start_notes(policies, pool, settings),
             *notes_on_groups(policies, cost),
             *_content_notes(question, trace),
             *_restart_notes(question, policies),
-            *notes_on_tries(changes, question.clock),
+            *notes_on_tries(changes, clock_text),
         ),
+    )
+
+
+def _runnable(policies: list[Policy], pool: Pool) -> tuple[list[Policy], tuple[str, ...]]:
+    """Leave out policies of which not even one unit fits the pool, and say so, before anything is read or run.
+
+    Raises:
+        CapacityError: None is left.
+    """
+    kept, notes, first = [], [], None
+    for policy in policies:
+        try:
+            pool.divide(policy)
+            kept.append(policy)
+        except CapacityError as error:
+            first = first or error
+            notes.append(f"`{policy.name}` is left out: {error.message}")
+    if first is not None and not kept:
+        raise first
+    return kept, tuple(notes)
+
+
+def _clock_text(question: Question, cost: Cost) -> tuple[str, tuple[str, ...]]:
+    """Choose a clock where none was given: a roofline with the model's own parameters, if it states them."""
+    if question.clock is not None:
+        return question.clock, ()
+    clock = default_clock(cost)
+    if cost.model is not None and cost.model.parameters is not None:
+        return clock, ()
+    return clock, (f"no --clock was given and the parameters are not known, so time is that of {clock}, modelled",)
+
+
+def _start_notes(policies: list[Policy], pool: Pool, settings: Settings) -> tuple[str, ...]:
+    """Say when an engine of block tables would not start, because it must hold one request of max_model_len."""
+    paged = next((policy for policy in policies if policy.kind.is_paged and policy.groups is None), None)
+    if paged is None:
+        return ()
+    size = pool.divide(paged)
+    tokens = size.units * size.unit_tokens
+    if tokens >= settings.max_model_len:
+        return ()
+    return (
+        f"the pool holds {tokens:,} tokens, less than one request of max_model_len {settings.max_model_len:,}: "
+        "vLLM would not start like this; give --max-model-len",
     )
 
 
@@ -113,9 +162,9 @@ def _trace(question: Question, *, identity: bool) -> Trace:
     return trace if question.rate is None else with_rate(trace, question.rate, seed=question.seed)
 
 
-def _context(question: Question, cost: Cost, base: Scenario) -> TryContext:
+def _context(question: Question, cost: Cost, clock_text: str, base: Scenario) -> TryContext:
     def at(bytes_per_token: int, ranks: int) -> Clock:
-        return clock_at(question.clock, base.settings.clock, cost, bytes_per_token=bytes_per_token, ranks=ranks)
+        return clock_at(clock_text, base.settings.clock, cost, bytes_per_token=bytes_per_token, ranks=ranks)
 
     return TryContext(base=base, cost=cost, kv_dtype=question.kv_dtype, clock_at=at)
 
@@ -223,6 +272,8 @@ def _series_targets(question: Question, policies: list[Policy]) -> dict[str, Pat
     if question.series is None:
         return {}
     path = Path(question.series)
+    if question.series == "-":
+        raise UsageError("--series writes a file, not standard output", hint="give --series a file name")
     if not path.name:
         raise UsageError(f"`{question.series}` is a folder", hint="give --series a file name")
     if len(policies) == 1:
@@ -230,6 +281,7 @@ def _series_targets(question: Question, policies: list[Policy]) -> dict[str, Pat
     else:
         targets = {p.name: path.with_name(f"{path.stem}.{p.name}{path.suffix or '.csv'}") for p in policies}
     for target in targets.values():
+        refuse_input(target, question.trace)
         refuse_overwrite(target, force=question.force)
     return targets
 

@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     from kvledger.replay.fit import ClockFit
     from kvledger.replay.settings import Pool, Settings
 
-__all__ = ["clock_at", "clock_of", "fit_part", "fitted", "is_roofline", "recorded_policy"]
+__all__ = ["clock_at", "clock_of", "default_clock", "fit_part", "fitted", "is_roofline", "recorded_policy"]
 
+DEFAULT_GPU = "a100-80gb"
 _FIT = "fit"
 _CALLED = "write `steps`, base,a,b,c, a GPU such as h100-80gb:8b, or fit"
 
@@ -50,6 +51,12 @@ def fit_part(text: str) -> float | None:
             f"`{part[:40]}` in clock `{text[:40]}` is not a part of a run", hint="write fit, fit:1/2, fit:1"
         )
     return ratio
+
+
+def default_clock(cost: Cost) -> str:
+    """Return the clock that is taken when none is given: an A100 with the parameters of the model, else with 8B."""
+    known = cost.model is not None and cost.model.parameters is not None
+    return DEFAULT_GPU if known else f"{DEFAULT_GPU}:8b"
 
 
 def clock_of(text: str, cost: Cost, *, ranks: int = 1) -> Clock:

@@ -96,6 +96,7 @@ def _cost_of_model(model: ModelSpec, kv_dtype: str | None) -> Cost:
         max_model_len=model.max_model_len.tokens if model.max_model_len else None,
         model=model,
         is_hybrid=hybrid,
+        notes=model.notes,
     )
 
 

@@ -14,7 +14,7 @@ import click
 
 from kvledger.errors import UsageError
 
-__all__ = ["hint", "new_file", "print_result", "refuse_overwrite", "terminal_width", "wants_color"]
+__all__ = ["hint", "new_file", "print_result", "refuse_input", "refuse_overwrite", "terminal_width", "wants_color"]
 
 
 def hint(text: str) -> None:
@@ -69,6 +69,16 @@ def new_file(path: str, *, force: bool) -> Iterator[BinaryIO]:
             raise UsageError(f"`{path}` cannot be written: {error.strerror}", hint="choose another place") from error
         raise
     click.echo(f"Wrote {path}", err=True)
+
+
+def refuse_input(target: Path, source: str) -> None:
+    """Raise when a result would be written over the file it is made from, with or without --force."""
+    try:
+        same = target.exists() and Path(source).exists() and target.samefile(source)
+    except OSError:
+        return
+    if same:
+        raise UsageError(f"`{target}` is the input itself", hint="write the result to another file")
 
 
 def refuse_overwrite(target: Path, *, force: bool) -> None:

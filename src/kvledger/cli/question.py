@@ -33,7 +33,7 @@ class Question:
     max_model_len: int | None
     max_num_seqs: int
     max_num_batched_tokens: int
-    clock: str
+    clock: str | None
     restart_every: float
     columns: str | None
     rate: float | None

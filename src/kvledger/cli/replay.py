@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from kvledger.cli.output import hint, print_result, refuse_overwrite, terminal_width, wants_color
+from kvledger.cli.output import hint, print_result, refuse_input, refuse_overwrite, terminal_width, wants_color
 from kvledger.cli.question import Question
 from kvledger.errors import UsageError
 
@@ -109,10 +109,8 @@ def _options(*groups: Decorator) -> Decorator:
     click.option("--max-num-batched-tokens", type=click.IntRange(1, 2**40), default=8192, show_default=True),
     click.option(
         "--clock",
-        default="a100-80gb:8b",
-        show_default=True,
         help="Seconds of a step: `steps`, a roofline GPU[:PARAMETERS] such as h100-80gb:70b, base,a,b,c, or fit[:PART] "
-        "to what a recorded run observed in its first part (1/3).",
+        "to what a recorded run observed in its first part (1/3). Default: a100-80gb, the model's parameters or 8B.",
     ),
     click.option(
         "--restart-every", type=click.FloatRange(0), default=0.0, help="Restart the server every so many seconds."
@@ -154,6 +152,7 @@ def command(**options: Any) -> None:
 
     output, series = options["output"], options["series"]
     if output is not None:
+        refuse_input(Path(output), options["trace"])
         refuse_overwrite(Path(output), force=options["force"])
         if series is not None and Path(series).resolve() == Path(output).resolve():
             raise UsageError(f"--output and --series are the same file `{output}`", hint="give two names")

@@ -126,7 +126,7 @@ class Pool:
             raise CapacityError(
                 f"the pool of {self.total_bytes(policy)} bytes is smaller than one unit of `{policy.name}`, "
                 f"which is {size.unit_tokens} tokens or {size.unit_bytes} bytes",
-                hint="give more memory" if size.unit_tokens == 1 else f"give more memory or a smaller {_flag(policy)}",
+                hint=_too_small_hint(policy, size),
             )
         if size.capacity_bytes > _MOST:
             raise CapacityError(
@@ -186,6 +186,11 @@ class Pool:
 
 def _flag(policy: Policy) -> str:
     return "--page-size" if policy.kind is Kind.VMM else "--block-size"
+
+
+def _too_small_hint(policy: Policy, size: PoolSize) -> str:
+    smaller = "" if size.unit_tokens == 1 else f" or a smaller {_flag(policy)}"
+    return f"give more memory{smaller}; a size without a unit is in bytes, so write GiB if you mean it"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
