@@ -214,3 +214,19 @@ def test_few_bytes_with_their_unit_and_many_without_are_taken_as_they_are():
 def test_the_name_of_the_gpu_decides_defaults_as_its_memory_does(gpu, batched, seqs):
     settings = record("llama-3.1-8b", "--gpu", gpu, "--max-model-len", "8192")["engines"][0]["settings"]
     assert (settings["max_num_batched_tokens"], settings["max_num_seqs"]) == (batched, seqs)
+
+
+def test_a_number_of_requests_is_not_given_for_an_engine_that_does_not_start():
+    out = run("llama-3.1-8b", "--kv-memory", "5GiB", "--fit", "concurrency", "--length", "2000").stdout
+    assert "starts with --max-model-len 40,944, and then 20 requests of 2,000 tokens can run at once." in (
+        " ".join(out.split())
+    )
+    assert "tokens run at once" not in out
+
+
+def test_memory_set_by_max_model_len_is_said_to_be():
+    out = run("llama-3.1-8b", "--fit", "memory", "--length", "2000", "--concurrency", "50").stdout
+    assert (
+        "16.00 GiB (17,181,966,336 bytes) of KV memory on every rank are needed, so much because the engine makes room "
+        "for a max_model_len of 131,072: with --max-model-len 2,000, 12.21 GiB are enough."
+    ) in " ".join(out.split())

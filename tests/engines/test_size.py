@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from kvledger.engines.plan import Deployment, KvMemory
 from kvledger.engines.registry import ENGINES, find_engine, load_planner
 from kvledger.engines.size import Fit, SizeQuestion, answer_size
-from kvledger.errors import UsageError
+from kvledger.errors import ModelError, UsageError
 from kvledger.ledger import Accuracy
 from kvledger.model.by_hand import read_layers
 from kvledger.model.catalogue import find_model
@@ -107,3 +107,46 @@ def test_an_unknown_engine_is_named_with_the_known_ones():
     with pytest.raises(UsageError, match=r"did you mean `vllm`\?") as caught:
         find_engine("vlm")
     assert "llama.cpp" in caught.value.hint
+
+
+def test_memory_set_by_max_model_len_names_what_shorter_ones_need():
+    """8B: 131,072 tokens are 8,192 blocks of 2 MiB; 50 requests of 2,000 tokens are 6,250; each with the null block."""
+    question = {"fit": Fit.MEMORY, "length_tokens": 2000, "concurrency": 50}
+    out = ask(**question)
+    assert (out.fitted.value, out.fitted.shorter_bytes) == (8193 * 2**21, 6251 * 2**21)
+    shorter = ask(**question, settings={"max_model_len": 4096})
+    assert (shorter.fitted.value, shorter.fitted.shorter_bytes) == (6251 * 2**21, None)
+
+
+def test_no_request_runs_in_an_engine_that_does_not_start():
+    out = ask(memory=5 * GIB, fit=Fit.CONCURRENCY, length_tokens=2000)
+    assert out.plan.failure is not None
+    assert out.fitted.value == 0
+    instead = ask(memory=5 * GIB, length_tokens=2000, settings={"max_model_len": out.largest_max_model_len})
+    assert instead.plan.failure is None
+    assert fitting(instead, 2000) == out.fitted.shortened_requests == 20
+
+
+def test_requests_longer_than_any_length_that_starts_have_no_number():
+    out = ask(memory=5 * GIB, fit=Fit.CONCURRENCY, length_tokens=60_000)
+    assert (out.fitted.value, out.fitted.shortened_requests) == (0, None)
+
+
+def test_a_last_token_that_is_never_stored_is_not_counted_as_stored():
+    """TGI takes 127 blocks of one token for 128 tokens: the last one is sampled and not stored."""
+    cost = ask(memory=GIB, engine="tgi", version=ENGINES["tgi"].latest).costs[0]
+    assert (cost.length_tokens, cost.units) == (128, 127)
+    assert cost.held_bytes == cost.needed_bytes == 127 * 2**17
+
+
+@pytest.mark.parametrize("engine", list(ENGINES))
+@pytest.mark.parametrize(
+    "model", ["llama-3.1-8b", "gemma-3-27b", "deepseek-v3", "qwen3.5-27b", "5x(kv=2,head=64)+1x(kv=2,head=64,window=9)"]
+)
+def test_no_request_stores_more_than_it_holds(engine, model):
+    try:
+        out = ask(model, 40 * GIB, engine=engine, version=ENGINES[engine].latest)
+    except (ModelError, UsageError):
+        pytest.skip("this engine's rule for the model is not known")
+    for cost in out.costs:
+        assert cost.needed_bytes <= cost.held_bytes, cost

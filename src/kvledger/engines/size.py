@@ -70,9 +70,14 @@ class FitResult:
 
     fit: Fit
     value: int
-    """Tokens, requests or bytes a rank."""
+    """Tokens, requests or bytes a rank; no requests at all when the engine does not start."""
     accuracy: Accuracy
     formula: str
+    shorter_bytes: int | None = None
+    """Bytes a rank that are enough when ``max_model_len`` is as short as the requests; ``None``: no fewer are."""
+    shortened_requests: int | None = None
+    """Requests at once with the longest ``max_model_len`` that starts, when the one given does not; ``None``: the
+    requests are longer than that, or it starts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,7 +136,7 @@ def answer_size(planner: Planner, question: SizeQuestion) -> SizeOutcome:
             formula="binary search over the engine's own check, up to the model's longest length",
         )
     if question.fit is Fit.CONCURRENCY:
-        fitted = _fit_concurrency(question, plan)
+        fitted = _fit_concurrency(planner, question, memory, plan, largest)
     storage = question.model.storage(question.deployment.kv_dtype)
     return SizeOutcome(
         question=question,
@@ -178,9 +183,15 @@ def _cost(question: SizeQuestion, plan: Plan, length: int) -> RequestCost:
         length_tokens=length,
         units=sum(plan.count_units(length).values()),
         held_bytes=plan.count_request_bytes(length),
-        needed_bytes=question.model.sequence_bytes(length, storage),
+        needed_bytes=question.model.sequence_bytes(_count_stored(plan, length), storage),
         requests=replace(plan, request_limit=None).count_requests(length),
     )
+
+
+def _count_stored(plan: Plan, length: int) -> int:
+    """Return the tokens of a request that are really stored: some engines never store the last one."""
+    unstored = [claim.offset_tokens for claim in plan.claims if claim.unit_tokens and claim.reserve_tokens is None]
+    return max(min(1, length), length + min([0, *unstored]))
 
 
 def _full_load(plan: Plan) -> StructuralLedger | None:
@@ -224,38 +235,54 @@ def _search(holds: Callable[[int], bool], limit: int) -> int:
     return low
 
 
-def _fit_concurrency(question: SizeQuestion, plan: Plan) -> FitResult:
+def _fit_concurrency(
+    planner: Planner, question: SizeQuestion, memory: KvMemory, plan: Plan, largest: int | None
+) -> FitResult:
+    """Count the requests that fit; none run in an engine that does not start."""
     length = question.length_tokens or plan.deployment.max_model_len
     if length is None:
         raise UsageError("the length of a request is not known", hint="give `--length`")
+    shortened = None
+    if plan.failure is not None and largest and question.length_tokens and length <= largest:
+        deployment = replace(question.deployment, max_model_len=largest)
+        shortened = planner.make_plan(question.model, deployment, memory).count_requests(length)
     return FitResult(
         fit=Fit.CONCURRENCY,
-        value=plan.count_requests(length),
+        value=plan.count_requests(length) if plan.failure is None else 0,
         accuracy=plan.accuracy,
+        shortened_requests=shortened,
         formula=f"usable units over those of a request of {length} tokens, rounded down; at most the engine's limit",
     )
 
 
 def _fit_memory(planner: Planner, question: SizeQuestion) -> tuple[KvMemory, FitResult]:
     """Find the least bytes a rank with which the engine starts and holds the load."""
-    requests = question.concurrency or 1
-
-    def too_little(kv_bytes: int) -> bool:
-        plan = planner.make_plan(question.model, question.deployment, KvMemory.given(kv_bytes))
-        length = question.length_tokens or plan.deployment.max_model_len or 1
-        return plan.failure is not None or replace(plan, request_limit=None).count_requests(length) < requests
-
-    if too_little(_MOST_BYTES):
+    least = _least_bytes(planner, question, question.deployment)
+    if least is None:
         raise CapacityError(
-            f"{requests} requests of {question.length_tokens or question.deployment.max_model_len} tokens do not fit "
-            "into any memory: a setting of the engine limits them",
+            f"{question.concurrency or 1} requests of {question.length_tokens or question.deployment.max_model_len} "
+            "tokens do not fit into any memory: a setting of the engine limits them",
             hint="raise the setting that limits requests or their length",
         )
-    least = _search(too_little, _MOST_BYTES) + 1
+    shorter = None
+    if question.length_tokens is not None:
+        shorter = _least_bytes(planner, question, replace(question.deployment, max_model_len=question.length_tokens))
     memory = KvMemory.given(least, source="fitted")
     return memory, FitResult(
         fit=Fit.MEMORY,
         value=least,
         accuracy=Accuracy.DERIVED,
         formula="the least bytes a rank with which the engine starts and holds the load",
+        shorter_bytes=shorter if shorter is not None and shorter < least else None,
     )
+
+
+def _least_bytes(planner: Planner, question: SizeQuestion, deployment: Deployment) -> int | None:
+    requests = question.concurrency or 1
+
+    def too_little(kv_bytes: int) -> bool:
+        plan = planner.make_plan(question.model, deployment, KvMemory.given(kv_bytes))
+        length = question.length_tokens or plan.deployment.max_model_len or 1
+        return plan.failure is not None or replace(plan, request_limit=None).count_requests(length) < requests
+
+    return None if too_little(_MOST_BYTES) else _search(too_little, _MOST_BYTES) + 1

@@ -92,13 +92,7 @@ def answer(outcome: SizeOutcome) -> str:
     if outcome.fitted is not None:
         return _fitted_words(outcome)
     if plan.failure is not None:
-        longest = outcome.largest_max_model_len
-        instead = f"It starts with --max-model-len {longest:,}." if longest else "It starts with no length at all."
-        return (
-            f"It does not start: one request of max_model_len {plan.deployment.max_model_len:,} needs "
-            f"{format_bytes(plan.failure.needed_bytes)}, {format_bytes(max(0, plan.failure.available_bytes))} are "
-            f"there. {instead}"
-        )
+        return _failure_words(outcome)
     fits = [cost for cost in outcome.costs if cost.requests]
     if not fits:
         return "Not one request fits."
@@ -113,6 +107,20 @@ def answer(outcome: SizeOutcome) -> str:
         sheet = outcome.structure.deployment
         words += f". At full load {percent(sheet.ledger.utilisation)} of the pool holds tokens or states in use"
     return f"{words}.{_asked_words(outcome)}"
+
+
+def _failure_words(outcome: SizeOutcome) -> str:
+    """Say why the engine does not start, and with which length it does."""
+    failure, longest = outcome.plan.failure, outcome.largest_max_model_len
+    assert failure is not None
+    instead = f"It starts with --max-model-len {longest:,}" if longest else "It starts with no length at all"
+    fitted = outcome.fitted
+    if longest and fitted is not None and fitted.shortened_requests is not None:
+        instead += f", and then {_requests(fitted.shortened_requests, _fitted_length(outcome))} can run at once"
+    return (
+        f"It does not start: one request of max_model_len {outcome.plan.deployment.max_model_len:,} needs "
+        f"{format_bytes(failure.needed_bytes)}, {format_bytes(max(0, failure.available_bytes))} are there. {instead}."
+    )
 
 
 def _asked_words(outcome: SizeOutcome) -> str:
@@ -133,17 +141,30 @@ def _typical(outcome: SizeOutcome) -> tuple[RequestCost, RequestCost]:
     return short, outcome.costs[-1]
 
 
+def _fitted_length(outcome: SizeOutcome) -> int:
+    return outcome.question.length_tokens or outcome.plan.deployment.max_model_len or 0
+
+
 def _fitted_words(outcome: SizeOutcome) -> str:
     fitted, question = outcome.fitted, outcome.question
     assert fitted is not None
-    length = question.length_tokens or outcome.plan.deployment.max_model_len or 0
+    length = _fitted_length(outcome)
     match fitted.fit:
         case Fit.MEMORY:
-            return (
+            words = (
                 f"{_requests(question.concurrency or 1, length)}: {format_bytes(fitted.value)} "
-                f"({fitted.value:,} bytes) of KV memory on every rank are needed."
+                f"({fitted.value:,} bytes) of KV memory on every rank are needed"
+            )
+            if fitted.shorter_bytes is None:
+                return f"{words}."
+            return (
+                f"{words}, so much because the engine makes room for a max_model_len of "
+                f"{outcome.plan.deployment.max_model_len or 0:,}: with --max-model-len {length:,}, "
+                f"{format_bytes(fitted.shorter_bytes)} are enough."
             )
         case Fit.CONCURRENCY:
+            if outcome.plan.failure is not None:
+                return _failure_words(outcome)
             return f"{_requests(fitted.value, length)} run at once."
         case Fit.MAX_MODEL_LEN:
             if not fitted.value:

@@ -85,6 +85,8 @@ def _outcome(outcome: SizeOutcome) -> dict[str, Any]:
         else {
             "fit": str(outcome.fitted.fit),
             "value": outcome.fitted.value,
+            "shorter_bytes": outcome.fitted.shorter_bytes,
+            "shortened_requests": outcome.fitted.shortened_requests,
             "accuracy": str(outcome.fitted.accuracy),
             "formula": outcome.fitted.formula,
         },
