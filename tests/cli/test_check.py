@@ -105,3 +105,8 @@ def test_the_exit_code_reaches_the_shell(tmp_path, capsys):
 )
 def test_a_limit_is_broken_only_for_sure(name, bound, low, high, outcome):
     assert Limit(name=name, bound=bound, low=low, high=high).outcome is outcome
+
+
+def test_a_model_other_than_the_served_one_is_hinted_at():
+    text = text_of("plain").replace('model_name="mid"', 'model_name="Llama-3.1-8B"')
+    assert "`8b` is served" in run("--max-held", "99%", "--model", "llama-3.1-70b", text=text).stderr

@@ -238,3 +238,13 @@ def test_a_window_in_which_one_sample_has_a_ledger_is_judged_by_it(tmp_path):
     assert (engine["samples"], engine["unread"]) == (2, 1)
     assert engine["verdict"]["diagnosis"] != "unknown"
     assert None not in engine["mean_ratio"].values()
+
+
+def test_a_model_other_than_the_served_one_is_hinted_at_and_noted():
+    text = busiest().replace('model_name="mid"', 'model_name="/srv/models/Llama-3.1-8B"')
+    result = run("-", "--model", "llama-3.1-70b", "--json", text=text)
+    told = "the server serves `Llama-3.1-8B`, but --model is llama-3.1-70b: `8b` is served, but `70b` was given"
+    assert result.stderr == f"hint: {told}\n"
+    assert json.loads(result.stdout)["notes"] == [told]
+    assert run("-", "--model", "llama-3.1-70b", "-q", text=text).stderr == ""
+    assert run("-", "--model", "llama-3.1-8b", "--json", text=text).stderr == ""

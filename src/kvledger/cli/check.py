@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kvledger.cli.measure_options import read_pace, server_options, source_options
+from kvledger.cli.output import hint
 from kvledger.errors import SourceError, UsageError
 
 if TYPE_CHECKING:
@@ -18,7 +19,8 @@ if TYPE_CHECKING:
 __all__ = ["command"]
 
 _EPILOG = """\b
-Exit codes: 0 no limit is broken; 1 a limit is broken; 2 could not run, or no limit could be judged; 130 interrupted."""
+Exit codes: 0 no limit is broken; 1 a limit is broken; 2 could not run, or judged no limit;
+130 interrupted."""
 _RATIO = re.compile(r"(\d{1,3}(?:\.\d{1,6})?)\s*(%?)")
 
 
@@ -66,7 +68,8 @@ def command(**options: Any) -> int:
     bounds = _read_bounds(options)
     session = Session(options["sources"], options, pace=read_pace(options["for_"], options["every"]))
     for _ in session.readings():
-        pass
+        for told in session.take_hints():
+            hint(told)
     report = session.report()
     found = [
         (source.name, engine.engine_index, limit)

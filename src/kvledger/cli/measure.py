@@ -67,6 +67,9 @@ def command(**options: Any) -> None:
         text = _read_other(session.feed.other, as_json=as_json, color=color)
     else:
         _take_samples(session, options["record"], quiet=options["quiet"])
+        if not options["quiet"]:
+            for told in session.take_hints():
+                hint(told)
         text = _write(session.report(), as_json=as_json, color=color)
     print_result(text, output=options["output"], force=options["force"])
 

@@ -14,12 +14,13 @@ from kvledger.errors import Error, ModelError, SourceError, UsageError
 from kvledger.ledger import Accuracy
 from kvledger.measure.balance import Scheduling
 from kvledger.measure.groups import price_by_plan
-from kvledger.measure.meter import WINDOW_SAMPLES, Meter, Reading
+from kvledger.measure.meter import WINDOW_SAMPLES, Meter, Reading, shown_name
 from kvledger.measure.pool import PoolShape
 from kvledger.measure.pricing import keeps_every_token, price_by_bytes, price_by_model, price_by_token
 from kvledger.measure.recording import RecordedSample
+from kvledger.measure.served_name import explain_difference
 from kvledger.measure.summary import summarise
-from kvledger.model.catalogue import find_model
+from kvledger.model.catalogue import catalogue, find_model
 from kvledger.report.measure import MeasureReport, SourceReport
 from kvledger.sources.http import Access, fetch, parse_address, read_token
 from kvledger.sources.servers import Feed, Pace, Window, is_server, open_feed
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
     from kvledger.model.spec import ModelSpec
 
 __all__ = ["Session"]
+
+_MOST_NAMES = 100
+"""Served names that are compared with the model given."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +61,8 @@ class Session:
         self._missed: dict[int, int] = {}
         self._errors: dict[int, str] = {}
         self._notes: list[str] = []
+        self._compared: set[str] = set()
+        self._hints: list[str] = []
         self._asked_length = False
         self.feed = self._open(options)
 
@@ -109,6 +115,11 @@ class Session:
             )
         return MeasureReport(sources=tuple(sources), notes=tuple(dict.fromkeys(self._notes)))
 
+    def take_hints(self) -> list[str]:
+        """Return what came up since the last call and should be said at once."""
+        hints, self._hints = self._hints, []
+        return hints
+
     def _open(self, options: dict[str, Any]) -> Feed:
         window = Window(
             since_seconds=parse_duration(options["since"]),
@@ -128,6 +139,8 @@ class Session:
             return price_by_token(shape, facts.bytes_per_token)
         if facts.kv_memory is not None:
             return price_by_bytes(shape, facts.kv_memory, source="--kv-memory", accuracy=Accuracy.DERIVED)
+        if facts.model is not None and engine.model is not None:
+            self._compare_names(engine.model, facts.model)
         model = facts.model or self._find_served(engine.model)
         if model is not None:
             dtype = facts.kv_dtype or _served_dtype(engine)
@@ -139,6 +152,17 @@ class Session:
         if shape.pricing is None:
             self._notes.append("what a token costs is not known: give --model, --bytes-per-token or --kv-memory")
         return shape
+
+    def _compare_names(self, served: str, model: ModelSpec) -> None:
+        """Note once for each served name that another model is served than the one given."""
+        if served in self._compared or len(self._compared) >= _MOST_NAMES:
+            return
+        self._compared.add(served)
+        why = explain_difference(served, model, self._find_served(served), families=catalogue())
+        if why is not None:
+            text = f"the server serves `{shown_name(served)[:80]}`, but --model is {model.name}: {why}"
+            self._notes.append(text)
+            self._hints.append(text)
 
     def _find_served(self, name: str | None) -> ModelSpec | None:
         if name is None:

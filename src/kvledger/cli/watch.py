@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kvledger.cli.measure_options import parse_duration, server_options, source_options
-from kvledger.cli.output import wants_color
+from kvledger.cli.output import hint, wants_color
 from kvledger.errors import UsageError
 
 if TYPE_CHECKING:
@@ -82,6 +82,8 @@ def _print(session: Session, recorder: Any, *, as_json: bool) -> None:
 
     for number, reading in session.readings(on_sample=take):
         name = session.feed.names[number]
+        for told in session.take_hints():
+            hint(told)
         if as_json:
             click.echo(json.dumps({"source": name, **reading_json(reading)}, allow_nan=False))
         else:
@@ -115,3 +117,6 @@ def _draw(session: Session, options: dict[str, Any], recorder: Any) -> None:
                     screen.show(model.lines(width=screen.width, show_tokens=state["tokens"]))
     except KeyboardInterrupt:
         return
+    finally:
+        for told in session.take_hints():
+            hint(told)

@@ -18,7 +18,7 @@ from kvledger.measure.offsets import OffsetTracker, read_differences
 from kvledger.measure.pool import PoolShape, count_held_blocks, read_pool_shape
 from kvledger.measure.sheet import Sheet, draw_sheet
 
-__all__ = ["WINDOW_SAMPLES", "Meter", "Reading"]
+__all__ = ["WINDOW_SAMPLES", "Meter", "Reading", "shown_name"]
 
 WINDOW_SAMPLES = 10_000
 """Samples of each engine that are kept for the second pass."""
@@ -139,7 +139,7 @@ class Meter:
             seconds=seconds,
             engine_index=engine.index,
             epoch=meter.epoch,
-            model=None if engine.model is None else sys.intern(_shown_name(engine.model)),
+            model=None if engine.model is None else sys.intern(shown_name(engine.model)),
             running=engine.running,
             waiting=engine.waiting,
             usage_ratio=engine.usage_ratio,
@@ -273,7 +273,7 @@ def _complete_reading(step: _Step, balance: Balance, scheduling: Scheduling) -> 
     return replace(step.reading, balance=balance, sheet=sheet, scheduling=scheduling)
 
 
-def _shown_name(model: str) -> str:
+def shown_name(model: str) -> str:
     """Return the served name; of a path only its last part, since output holds no paths."""
     if not model.startswith(("/", "./", "../", "~")):
         return model
