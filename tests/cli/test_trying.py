@@ -89,8 +89,28 @@ def test_the_text_shows_a_table_and_the_best_trade(capsys, given):
     called = call(capsys, *given[:-1], "--try", "memory=8MiB", "--try", "tp=2")
     assert "What if: `paged` with one setting changed" in called.out
     assert "The best trade is `" in called.out
-    assert called.out.count("(as it is)") == 1
+    assert "\n(as it is) " in called.out
     assert "memory and bytes per token are those of one rank" in " ".join(called.out.split())
+
+
+def test_cut_answers_are_a_column_and_a_price(capsys, given):
+    (row,) = tried(capsys, given, "max-model-len=70")["changes"]
+    cut, rejected = row["truncated"], sum(row["rejected"].values())
+    assert cut > 0
+    assert row["price"] == f"{rejected:,} requests rejected instead of 0; {cut:,} answers cut instead of 0"
+    text = call(capsys, *given[:-1], "--try", "max-model-len=70").out
+    assert f"{cut:,} answers cut instead of 0." in " ".join(text.split())
+    part = next(part for part in text.split("\n\n") if "\nchange " in f"\n{part}" and " cut " in part)
+    heading, changed = (next(x.split() for x in part.splitlines() if x.startswith(y)) for y in ("change ", "max-model"))
+    assert changed[heading.index("cut")] == str(cut)
+
+
+def test_a_cache_tried_on_a_trace_without_content_is_said_to_know_nothing(capsys, given, tmp_path):
+    rows = [line.rpartition(",")[0] for line in SHARED.splitlines()]
+    (tmp_path / "t.csv").write_text("\n".join(rows))
+    what_ifs = tried(capsys, given, "prefix-caching=on", more=("--prefix-caching", "off"))
+    assert what_ifs["best"] is None
+    assert "the trace does not tell what its requests share" in what_ifs["sentence"]
 
 
 def test_without_tries_there_are_no_what_ifs(capsys, given):

@@ -52,8 +52,35 @@ def test_a_change_that_cuts_answers_is_never_the_best_but_named_when_it_is_faste
     verdict = weigh(BEFORE, [SHORT, SAME])
     assert verdict.best is None
     assert verdict.sentence.startswith("No change serves more requests, or any 1 % faster.")
-    assert "`max-model-len=41` would take" in verdict.sentence
-    assert "turns away or cuts 30 more requests" in verdict.sentence
+    now = f"{SHORT.outcome.end_to_end.mean:.2f}"
+    said = f"`max-model-len=41` would take {now} s, at the price of 30 answers cut instead of 0."
+    assert said in verdict.sentence
+
+
+def test_answers_that_are_cut_are_a_price_even_when_another_change_is_faster():
+    quick = replace(MORE.outcome, end_to_end=replace(BEFORE.end_to_end, mean=SHORT.outcome.end_to_end.mean / 2))
+    verdict = weigh(BEFORE, [SHORT, replace(MORE, outcome=quick)])
+    assert verdict.best == "memory=400B"
+    assert verdict.sentence.endswith("`max-model-len=41` costs 30 answers cut instead of 0.")
+
+
+def test_a_prefix_cache_that_nothing_is_found_in_is_no_trade_however_fast():
+    idle = PrefixHits(hit_tokens=0, queried_tokens=1200, again_tokens=400)
+    after = replace(BEFORE, prefix=idle, end_to_end=replace(BEFORE.end_to_end, mean=0.5))
+    caching = WhatIf(change="prefix-caching=on", scenario=BASE, outcome=after)
+    unknown = weigh(BEFORE, [caching], content_known=False)
+    assert unknown.best is None
+    assert "`prefix-caching=on` is no trade here: the trace does not tell what its requests share" in unknown.sentence
+    assert "0.50 s from arrival to end come from requests that find their own blocks" in unknown.sentence
+    assert "no request finds what another has computed" in weigh(BEFORE, [caching]).sentence
+    assert weigh(BEFORE, [caching, MORE]).best == "memory=400B"
+
+
+def test_a_prefix_cache_with_hits_is_a_trade():
+    after = replace(BEFORE, prefix=FEWER, end_to_end=replace(BEFORE.end_to_end, mean=0.5))
+    verdict = weigh(BEFORE, [WhatIf(change="prefix-caching=on", scenario=BASE, outcome=after)])
+    assert verdict.best == "prefix-caching=on"
+    assert "no trade" not in verdict.sentence
 
 
 def test_serving_requests_that_were_turned_away_counts_more_than_speed():

@@ -12,7 +12,7 @@ from kvledger.pool.policy import Policy
 from kvledger.replay.outcome import Latency, Outcome
 from kvledger.replay.settings import Pool, Settings
 
-__all__ = ["Scenario", "Setting", "Verdict", "WhatIf", "weigh"]
+__all__ = ["Scenario", "Setting", "Verdict", "WhatIf", "losses", "weigh"]
 
 WORTH_RATIO = 0.01
 """Times that differ by less are taken as equal."""
@@ -64,24 +64,38 @@ class Verdict:
     sentence: str
 
 
-def weigh(base: Outcome, changes: Sequence[WhatIf]) -> Verdict:
+def weigh(base: Outcome, changes: Sequence[WhatIf], *, content_known: bool = True) -> Verdict:
     """Find the best trade: the change that serves the most requests whole and, of those, the fastest.
 
-    A change that turns away or cuts requests which the base serves is never the best, whatever it saves; if it would
-    have been the fastest, that is said.
+    A change that turns away or cuts requests which the base serves is never the best, whatever it saves; nor is a
+    prefix cache in which no request finds another's tokens (``content_known``: whether the traffic tells what requests
+    share). What both do is said.
     """
-    fair = [what for what in changes if _whole(what.outcome) >= _whole(base)]
+    fair = [what for what in changes if _whole(what.outcome) >= _whole(base) and not _is_idle_cache(base, what)]
     best = max(fair, key=lambda what: (_whole(what.outcome), -_mean(what.outcome.end_to_end)), default=None)
-    if best is None or not _is_better(base, best.outcome):
+    if best is not None and not _is_better(base, best.outcome):
+        best = None
+    if best is None:
         sentence = "No change serves more requests, or any 1 % faster."
-        return Verdict(best=None, sentence=sentence + _faster(base, None, changes))
-    worse = [*_worse(base, best.outcome), *([best.price] if best.price else [])]
-    price = "; ".join(worse) if worse else "nothing that the replay can see"
-    return Verdict(
-        best=best.change,
-        sentence=f"The best trade is `{best.change}`: {_gain(base, best.outcome)}. What gets worse: {price}."
-        + _faster(base, best, changes),
+    else:
+        worse = [*_worse(base, best.outcome), *([best.price] if best.price else [])]
+        price = "; ".join(worse) if worse else "nothing that the replay can see"
+        sentence = f"The best trade is `{best.change}`: {_gain(base, best.outcome)}. What gets worse: {price}."
+    remarks = (
+        sentence,
+        *_losing(base, best, changes),
+        *_idle_caches(base, changes, content_known=content_known),
     )
+    return Verdict(best=best.change if best else None, sentence=" ".join(remarks))
+
+
+def losses(base: Outcome, after: Outcome) -> list[str]:
+    """Name the requests that a change turns away and the answers that it cuts, beyond those of the base."""
+    counts = (
+        (sum(base.rejected.values()), sum(after.rejected.values()), "requests rejected"),
+        (base.truncated, after.truncated, "answers cut"),
+    )
+    return [f"{new:,} {name} instead of {old:,}" for old, new, name in counts if new > old]
 
 
 def _whole(outcome: Outcome) -> int:
@@ -120,13 +134,9 @@ def _gain(base: Outcome, after: Outcome) -> str:
 
 def _worse(base: Outcome, after: Outcome) -> Iterator[str]:
     """Name what a change makes worse, with the numbers of before and after."""
-    for name, old, new in (
-        ("requests rejected", sum(base.rejected.values()), sum(after.rejected.values())),
-        ("outputs cut", base.truncated, after.truncated),
-        ("preemptions", base.preemptions, after.preemptions),
-    ):
-        if new > old:
-            yield f"{new:,} {name} instead of {old:,}"
+    yield from losses(base, after)
+    if after.preemptions > base.preemptions:
+        yield f"{after.preemptions:,} preemptions instead of {base.preemptions:,}"
     if base.prefix and after.prefix and after.prefix.hit_ratio < base.prefix.hit_ratio - _SHOWN_POINTS:
         yield f"{100 * after.prefix.hit_ratio:.1f} % prefix hits instead of {100 * base.prefix.hit_ratio:.1f} %"
     elif base.prefix and not after.prefix and base.prefix.hit_tokens:
@@ -144,18 +154,43 @@ def _worse(base: Outcome, after: Outcome) -> Iterator[str]:
             yield f"{seconds(now)} {label} instead of {seconds(before)}"
 
 
-def _faster(base: Outcome, best: WhatIf | None, changes: Sequence[WhatIf]) -> str:
-    """Name a change that would be faster than the best, but serves fewer requests."""
+def _losing(base: Outcome, best: WhatIf | None, changes: Sequence[WhatIf]) -> Iterator[str]:
+    """Name what every change but the best turns away and cuts, however slow it is, and whether one is faster."""
     limit = (1 - WORTH_RATIO) * _mean((best.outcome if best else base).end_to_end)
-    unfair = [what for what in changes if _whole(what.outcome) < _whole(base)]
-    fastest = min(unfair, key=lambda what: _mean(what.outcome.end_to_end), default=None)
-    if fastest is None or not _mean(fastest.outcome.end_to_end) < limit:
-        return ""
-    lost = _whole(base) - _whole(fastest.outcome)
-    return (
-        f" `{fastest.change}` would take {seconds(_mean(fastest.outcome.end_to_end))}, but turns away or cuts {lost:,} "
-        f"more requests."
-    )
+    for what in changes:
+        lost = losses(base, what.outcome)
+        if not lost or what is best:
+            continue
+        if _mean(what.outcome.end_to_end) < limit:
+            taking = f" would take {seconds(_mean(what.outcome.end_to_end))}, at the price of "
+        else:
+            taking = " costs "
+        yield f"`{what.change}`{taking}{', '.join(lost)}."
+
+
+def _is_idle_cache(base: Outcome, what: WhatIf) -> bool:
+    """Tell whether a change only adds a prefix cache in which no request finds anything when it first comes."""
+    after = what.outcome.prefix
+    return base.prefix is None and after is not None and not after.hit_tokens
+
+
+def _idle_caches(base: Outcome, changes: Sequence[WhatIf], *, content_known: bool) -> Iterator[str]:
+    """Say of a prefix cache without hits why it is no trade, and where a gain of its comes from."""
+    for what in changes:
+        if not _is_idle_cache(base, what):
+            continue
+        why = (
+            "no request finds what another has computed"
+            if content_known
+            else "the trace does not tell what its requests share, so a request can only find its own blocks"
+        )
+        gain = ""
+        if _is_better(base, what.outcome):
+            gain = (
+                f"; the {seconds(_mean(what.outcome.end_to_end))} from arrival to end come from requests that find "
+                f"their own blocks after a preemption, and say nothing of what sharing would give"
+            )
+        yield f"`{what.change}` is no trade here: {why}{gain}."
 
 
 def seconds(value: float) -> str:

@@ -63,8 +63,13 @@ def replay_json(report: ReplayReport) -> dict[str, Any]:
         "mitigations": {
             name: [_mitigation(row, report.outcome(name)) for row in rows] for name, rows in report.mitigations.items()
         },
-        "what_ifs": what_if_json(report.outcome(report.tried), report.what_ifs) if report.what_ifs else None,
+        "what_ifs": _what_ifs(report) if report.what_ifs else None,
     }
+
+
+def _what_ifs(report: ReplayReport) -> dict[str, Any]:
+    known = report.trace.workload.content is not None
+    return what_if_json(report.outcome(report.tried), report.what_ifs, content_known=known)
 
 
 def _fit(fit: ClockFit | None) -> dict[str, Any] | None:

@@ -50,7 +50,8 @@ def _sections(report: ReplayReport) -> Iterator[RenderableType]:
         yield heading(f"What the usual mitigations do to `{name}`", "share of the pool, change in points")
         yield _mitigations(report.outcome(name), rows)
     if report.what_ifs:
-        yield from what_if_sections(report.outcome(report.tried), report.what_ifs)
+        known = report.trace.workload.content is not None
+        yield from what_if_sections(report.outcome(report.tried), report.what_ifs, content_known=known)
     yield heading("How these numbers are known")
     yield _provenance(report)
 

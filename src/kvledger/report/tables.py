@@ -2,24 +2,87 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from io import StringIO
+from itertools import pairwise
 
-from rich.console import Console, RenderableType
-from rich.table import Table
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.measure import Measurement
+from rich.table import Column, Table
 from rich.text import Text
 
 __all__ = ["heading", "new_table", "percent", "render", "signed_points"]
 
 
+_GAP = 2
+_LEAST_SENTENCE = 24
+_LEAST_NAME = 12
+
+
 def new_table(first: str, *columns: str, price: bool = False) -> Table:
-    """Return an empty table: a name to the left, numbers to the right, and at most a sentence at the end."""
-    table = Table(box=None, pad_edge=False, padding=(0, 1), header_style="underline")
+    """Return an empty table: a name to the left, numbers to the right, and at most a sentence at the end.
+
+    No number and no word of a heading is ever broken: headings wrap between words, and where the columns do not fit
+    side by side they are printed as several tables, each with the names.
+    """
+    table = _WholeCells(box=None, pad_edge=False, padding=(0, 1), header_style="underline")
     table.add_column(first, no_wrap=True, overflow="ellipsis")
     for column in columns:
         table.add_column(column, justify="right", overflow="fold")
     if price:
         table.add_column("price", justify="left", overflow="fold", ratio=1)
     return table
+
+
+class _WholeCells(Table):
+    """A table whose numbers stay on one line."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        names, *others = self.columns
+        if not others or self.__rich_measure__(console, options.update(width=10**6)).maximum <= options.max_width:
+            yield from super().__rich_console__(console, options)
+            return
+        sized = [(column, *_widths(column, console, options)) for column in others]
+        most = max(_LEAST_NAME, options.max_width // 2, options.max_width - sum(least + _GAP for _, least, _ in sized))
+        name_width = names.width or min(_widths(names, console, options)[1], most)
+        room = options.max_width - name_width
+        for number, group in enumerate(_groups(sized, room)):
+            if number:
+                yield Text("")
+            yield self._part(names, name_width, group, room)
+
+    def _part(self, names: Column, name_width: int, group: Sequence[tuple[Column, int, int]], room: int) -> Table:
+        table = Table(box=None, pad_edge=False, padding=(0, 1), header_style=self.header_style)
+        table.add_column(names.header, no_wrap=True, overflow="ellipsis", width=name_width)
+        spare = room - sum(least + _GAP for _, least, _ in group)
+        for column, least, natural in group:
+            more = max(0, min(spare, natural - least))
+            spare -= more
+            table.add_column(column.header, justify=column.justify, overflow="fold", width=least + more)
+        for row in zip(names.cells, *(column.cells for column, _, _ in group), strict=True):
+            table.add_row(*row)
+        return table
+
+
+def _widths(column: Column, console: Console, options: ConsoleOptions) -> tuple[int, int]:
+    """Return the least width of a column, which breaks only its heading or its sentences, and that of one line."""
+    wide = options.update(width=10**6)
+    cells = [Measurement.get(console, wide, cell).maximum for cell in column.cells]
+    header = Measurement.get(console, wide, column.header)
+    natural = max(header.maximum, *cells, 0)
+    is_sentence = column.ratio is not None
+    least = min(natural, _LEAST_SENTENCE) if is_sentence else max(header.minimum, *cells, 0)
+    return least, natural
+
+
+def _groups(columns: Sequence[tuple[Column, int, int]], room: int) -> list[Sequence[tuple[Column, int, int]]]:
+    """Divide columns into as few runs of about the same number as fit the room."""
+    for parts in range(1, len(columns)):
+        edges = [len(columns) * part // parts for part in range(parts + 1)]
+        groups = [columns[start:end] for start, end in pairwise(edges)]
+        if all(sum(least + _GAP for _, least, _ in group) <= room for group in groups):
+            return groups
+    return [[column] for column in columns]
 
 
 def heading(title: str, note: str = "") -> Text:

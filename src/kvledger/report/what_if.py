@@ -11,7 +11,7 @@ from rich.text import Text
 
 from kvledger.ledger import Account
 from kvledger.replay.outcome import Latency, Outcome
-from kvledger.replay.what_if import WhatIf, weigh
+from kvledger.replay.what_if import WhatIf, losses, weigh
 from kvledger.report.tables import heading, new_table
 
 __all__ = ["what_if_json", "what_if_sections"]
@@ -20,13 +20,15 @@ AS_IT_IS = "(as it is)"
 _SHOWN_RATIO = 0.0005
 
 
-def what_if_sections(base: Outcome, changes: Sequence[WhatIf]) -> Iterator[RenderableType]:
+def what_if_sections(
+    base: Outcome, changes: Sequence[WhatIf], *, content_known: bool = True
+) -> Iterator[RenderableType]:
     """Yield the verdict and the table."""
     yield heading(
         f"What if: `{base.policy}` with one setting changed",
         "mean % of the pool and requests at a time, while requests run; seconds in the queue, to the end",
     )
-    yield Text(weigh(base, changes).sentence)
+    yield Text(weigh(base, changes, content_known=content_known).sentence)
     yield _table(base, changes)
 
 
@@ -59,9 +61,9 @@ def _seconds(latency: Latency | None) -> str:
     return "-" if latency is None else f"{latency.mean:,.2f}" if latency.mean < 100 else f"{latency.mean:,.0f}"
 
 
-def what_if_json(base: Outcome, changes: Sequence[WhatIf]) -> dict[str, Any]:
+def what_if_json(base: Outcome, changes: Sequence[WhatIf], *, content_known: bool = True) -> dict[str, Any]:
     """Return the object under ``what_ifs``."""
-    verdict = weigh(base, changes)
+    verdict = weigh(base, changes, content_known=content_known)
     return {
         "policy": base.policy,
         "best": verdict.best,
@@ -74,7 +76,7 @@ def _row(base: Outcome, what: WhatIf) -> dict[str, Any]:
     after, pool = what.outcome, what.scenario.pool
     return {
         "change": what.change,
-        "price": what.price,
+        "price": "; ".join([*losses(base, after), *([what.price] if what.price else [])]),
         "bytes_per_token": pool.bytes_per_token,
         "capacity_bytes": after.capacity_bytes,
         "capacity_tokens": after.capacity_bytes // pool.bytes_per_token,
