@@ -230,3 +230,44 @@ def test_memory_set_by_max_model_len_is_said_to_be():
         "16.00 GiB (17,181,966,336 bytes) of KV memory on every rank are needed, so much because the engine makes room "
         "for a max_model_len of 131,072: with --max-model-len 2,000, 12.21 GiB are enough."
     ) in " ".join(out.split())
+
+
+@pytest.mark.parametrize(("printed", "blocks"), [(140_944, 8809), (140_960, 8810), (140_976, 8811), (141_008, 8813)])
+def test_a_log_fixes_the_blocks_for_all_that_follows(printed, blocks):
+    """0.01 GiB holds five blocks of 2 MiB: the size line says which of them the engine has."""
+    text = (
+        "INFO Initializing a V1 LLM engine (v0.32.0) with config: max_seq_len=8192, tensor_parallel_size=1\n"
+        "INFO Available KV cache memory: 17.21 GiB\n"
+        f"INFO GPU KV cache size: {printed:,} tokens, Maximum concurrency for 8,192 tokens per request: 17.21x\n"
+    )
+    out = record("llama-3.1-8b", "--log", "-", text=text)
+    plan = out["engines"][0]["plan"]
+    assert out["log"]["blocks"] == plan["pools"][0]["units"] == blocks
+    assert plan["printed_tokens"] == printed
+    assert f"GPU KV cache size: {printed:,} tokens" in run("llama-3.1-8b", "--log", "-", text=text).stdout
+
+
+@pytest.mark.parametrize(("engine", "beyond_bytes"), [("sglang", 89_129), ("tensorrt-llm", 1_006_633)])
+def test_an_engine_that_allocates_more_than_it_was_given_is_said_to(engine, beyond_bytes):
+    given = ("llama-3.1-8b", "--kv-memory", "17.21GiB", "--engine", engine)
+    sheet = record(*given)["engines"][0]["structure"]["ranks"][0]
+    assert sheet["unallocated_bytes"] == -beyond_bytes
+    out = " ".join(run(*given).stdout.split())
+    assert "the engine allocates so much more than it was given" in out
+    assert "outside the pool" not in out
+    assert f"beyond what was given {beyond_bytes / 1024:.2f} KiB" in out
+
+
+def test_an_engine_whose_settings_fix_its_cache_is_said_to_leave_memory_outside():
+    out = run("llama-3.1-8b", "--kv-memory", "17.21GiB", "--max-model-len", "8192", "--engine", "all").stdout
+    words = " ".join(out.split())
+    assert "llama.cpp allocates 1.00 GiB of its 17.21 GiB a rank" in words
+    assert "16.21 GiB stay outside; `in use` is a share of the 1.00 GiB" in words
+    assert "vllm allocates" not in words
+
+
+@pytest.mark.parametrize("engine", ["transformers", "mlx"])
+def test_an_engine_that_prints_nothing_has_no_heading_for_it(engine):
+    out = run("llama-3.1-8b", "--kv-memory", "17.21GiB", "--engine", engine).stdout
+    assert "What requests cost" in out
+    assert "What the engine prints" not in out

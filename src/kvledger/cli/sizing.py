@@ -11,7 +11,7 @@ from typing import Any, TextIO
 from kvledger.engines.plan import Deployment, GpuBudget, KvMemory
 from kvledger.engines.registry import ENGINES, find_engine, load_planner
 from kvledger.engines.size import Fit, SizeOutcome, SizeQuestion, answer_size
-from kvledger.engines.vllm.logcheck import LogCheck, check_start_up, deployment_of
+from kvledger.engines.vllm.logcheck import LogCheck, check_start_up, deployment_of, memory_of
 from kvledger.engines.vllm.startup import StartUp, read_start_up
 from kvledger.errors import Error, SourceError, UsageError
 from kvledger.model import ModelSpec
@@ -111,7 +111,7 @@ def _plan(
     if log is not None:
         deployment = deployment_of(log, deployment)
         check = check_start_up(model, deployment, log)
-        memory: KvMemory | None = log.memory()
+        memory: KvMemory | None = memory_of(log, check)
     else:
         memory = _memory(name, model, deployment, options)
     fit = Fit(options["fit"]) if options["fit"] else None

@@ -83,7 +83,8 @@ class Sheet:
     unallocated_bytes: int
     """Bytes that were given and are no part of the pool: less than a block, or more than the smallest rank has.
 
-    Negative when the engine was forced to allocate more than it was given.
+    Negative when the engine allocates more than it was given: a spare page beside the pool, a size rounded up, or
+    blocks it was told to have.
     """
 
     def check(self) -> Sheet:

@@ -20,6 +20,12 @@ from kvledger.units import format_bytes
 
 __all__ = ["EngineAnswer", "SizeReport", "answer", "size_text"]
 
+_NEARLY_ALL_RATIO = 0.99
+_OUTSIDE = (
+    ("outside the pool", 1, "given, but less than a block or more than another rank has or the engine allocates"),
+    ("beyond what was given", -1, "the engine allocates so much more than it was given"),
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineAnswer:
@@ -55,8 +61,9 @@ def _one(report: SizeReport, outcome: SizeOutcome) -> Iterator[RenderableType]:
     if report.log is not None:
         yield heading("What the log says", "the printed figures against those that follow from its bytes")
         yield Text(_log_words(report.log))
-    yield heading("What the engine prints", "and what each line means")
-    yield _lines(outcome.plan)
+    if outcome.plan.lines or outcome.plan.failure is not None:
+        yield heading("What the engine prints", "and what each line means")
+        yield _lines(outcome.plan)
     yield heading("What requests cost", "on all ranks of one replica; `in use` is keys, values and states, stored once")
     yield _costs(outcome)
     if outcome.structure is not None:
@@ -214,9 +221,10 @@ def _sheets(structure: StructuralLedger) -> Table:
     for name in sorted(names, key=lambda n: list(Account).index(reasons[n][0])):
         account, why = reasons[name]
         table.add_row(f"{account}: {name}", *(_cell(sheet, name) for sheet in sheets), why)
-    if any(sheet.unallocated_bytes for sheet in sheets):
-        outside = (format_bytes(sheet.unallocated_bytes) for sheet in sheets)
-        table.add_row("outside the pool", *outside, "given, but less than a block or more than another rank has")
+    for name, sign, why in _OUTSIDE:
+        amounts = [max(0, sign * sheet.unallocated_bytes) for sheet in sheets]
+        if any(amounts):
+            table.add_row(name, *map(format_bytes, amounts), why)
     return table
 
 
@@ -267,10 +275,27 @@ def _several(report: SizeReport) -> Iterator[RenderableType]:
     for one in report.answers:
         table.add_row(f"{one.engine} {one.version}", *_row(one))
     yield table
+    yield from (Text(words) for one in report.answers if (words := _allocated_words(one)))
     refused = [one for one in report.answers if one.error is not None]
     if refused:
         yield heading("Not planned")
         yield Text("\n".join(f"{one.engine}: {one.error.message if one.error else ''}" for one in refused))
+
+
+def _allocated_words(one: EngineAnswer) -> str:
+    """Say what an engine allocates when it leaves much of what it was given outside its pool."""
+    if one.outcome is None or not one.outcome.plan.ranks:
+        return ""
+    plan = one.outcome.plan
+    rank = min(plan.ranks, key=lambda rank: rank.kv_bytes)
+    taken = sum(pool.units * rank.unit_bytes[pool.name] for pool in plan.pools)
+    if plan.failure is not None or taken >= rank.kv_bytes * _NEARLY_ALL_RATIO:
+        return ""
+    return (
+        f"{one.engine} allocates {format_bytes(taken)} of its {format_bytes(rank.kv_bytes)} a rank: its settings fix "
+        f"the size of the cache, {format_bytes(rank.kv_bytes - taken)} stay outside; `in use` is a share of the "
+        f"{format_bytes(taken)}"
+    )
 
 
 def _row(one: EngineAnswer) -> list[str]:

@@ -16,7 +16,7 @@ from kvledger.errors import Error
 from kvledger.model import ModelSpec
 from kvledger.units import GIB, format_bytes
 
-__all__ = ["LogCheck", "check_start_up", "deployment_of"]
+__all__ = ["LogCheck", "check_start_up", "deployment_of", "memory_of"]
 
 _MOST_BLOCKS = 4096
 """Block counts tried within an interval; 0.01 GiB holds fewer unless a block is below 2.6 KB."""
@@ -33,6 +33,8 @@ class LogCheck:
     """Smallest and largest number of tokens that the printed bytes can give."""
     blocks: int | None
     """The blocks that give the printed figures, when they follow."""
+    kv_bytes: int | None
+    """Bytes within the printed interval that give those blocks."""
     explanation: str
     """One or two sentences; with the numbers when the figures do not follow."""
 
@@ -72,28 +74,48 @@ def check_start_up(model: ModelSpec, deployment: Deployment, log: StartUp) -> Lo
     tokens = [plan.printed_tokens or 0 for plan in plans]
     predicted = (min(tokens), max(tokens))
     if log.tokens is None and log.concurrency is None:
-        return _result(log, predicted, follows=True, blocks=None, explanation="the log prints no size to compare with")
+        return _result(log, predicted, follows=True, explanation="the log prints no size to compare with")
     match = next((plan for plan in plans if _agrees(plan, log)), None)
     if match is not None:
         return _result(
             log,
             predicted,
             follows=True,
-            blocks=match.pools[0].units,
+            match=match,
             explanation=f"{match.pools[0].units} blocks of {_unit(match)} give the printed figures to the digit",
         )
-    return _result(log, predicted, follows=False, blocks=None, explanation=_explain(model, deployment, log, predicted))
+    return _result(log, predicted, follows=False, explanation=_explain(model, deployment, log, predicted))
+
+
+def memory_of(log: StartUp, check: LogCheck) -> KvMemory:
+    """Return the memory of a log: where its printed size fixes the blocks, bytes that give those.
+
+    Raises:
+        SourceError: The log does not name the memory.
+    """
+    memory = log.memory()
+    if check.kv_bytes is None:
+        return memory
+    ends = (memory.low_bytes, memory.high_bytes) if log.tokens is None else (check.kv_bytes, check.kv_bytes)
+    return replace(
+        memory,
+        per_rank_bytes=(check.kv_bytes,),
+        low_bytes=ends[0],
+        high_bytes=ends[1],
+        source=f"{memory.source}; within them, bytes that give the {check.blocks:,} blocks of its size line",
+    )
 
 
 def _result(
-    log: StartUp, predicted: tuple[int, int], *, follows: bool, blocks: int | None, explanation: str
+    log: StartUp, predicted: tuple[int, int], *, follows: bool, explanation: str, match: Plan | None = None
 ) -> LogCheck:
     return LogCheck(
         follows=follows,
         printed_tokens=log.tokens,
         printed_concurrency=log.concurrency,
         predicted_tokens=predicted,
-        blocks=blocks,
+        blocks=match.pools[0].units if match is not None else None,
+        kv_bytes=match.ranks[0].kv_bytes if match is not None else None,
         explanation=explanation,
     )
 
