@@ -248,3 +248,9 @@ def test_a_model_other_than_the_served_one_is_hinted_at_and_noted():
     assert json.loads(result.stdout)["notes"] == [told]
     assert run("-", "--model", "llama-3.1-70b", "-q", text=text).stderr == ""
     assert run("-", "--model", "llama-3.1-8b", "--json", text=text).stderr == ""
+
+
+def test_the_verdict_of_one_scrape_says_that_it_is_one_instant():
+    verdict = only_engine(as_object("-", text=busiest()))["verdict"]
+    assert verdict["sentence"].startswith("at this one instant, ")
+    assert "--for 10m" in verdict["advice"]

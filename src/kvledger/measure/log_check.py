@@ -153,8 +153,10 @@ def _signs(
     if len(samples) > 1 and all(rate is not None for rate in rates):
         generated = math.ceil(sum(rate.value for rate in rates if rate is not None))
     return Signs(
+        samples=len(samples),
         peak_held_ratio=held[1],
         peak_used_ratio=used[0] if used is not None else held[0],
+        peak_used_high_ratio=used[1] if used is not None else held[1],
         peak_waiting=max(waiting),
         peak_running=max(_count(sample.running) for sample in samples),
         waiting_ratio=sum(w > 0 for w in waiting) / len(waiting),

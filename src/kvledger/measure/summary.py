@@ -150,19 +150,23 @@ def _find_shares(readings: Sequence[Reading]) -> Shares | None:
 
 
 def _signs(readings: Sequence[Reading], whole: Sequence[Reading], traffic: Traffic) -> Signs:
-    held, used, while_waiting = [0.0], [0.0], []
+    held, used, used_high, while_waiting = [0.0], [0.0], [0.0], []
     for reading in whole:
         assert reading.balance is not None
         assert reading.shape is not None
         assert reading.sheet is not None
         held.append(reading.balance.held / max(1, reading.shape.usable_tokens))
-        used.append(reading.sheet.ledger.used / max(1, reading.sheet.ledger.capacity))
+        capacity = max(1, reading.sheet.ledger.capacity)
+        used.append(reading.sheet.ledger.used / capacity)
+        used_high.append(reading.sheet.figure("used").span.high / capacity)
         if reading.waiting:
             while_waiting.append(held[-1])
     waiting = [reading.waiting or 0 for reading in readings]
     return Signs(
+        samples=len(whole),
         peak_held_ratio=max(held),
         peak_used_ratio=max(used),
+        peak_used_high_ratio=max(used_high),
         peak_waiting=max(waiting),
         peak_running=max(reading.running or 0 for reading in readings),
         waiting_ratio=sum(w > 0 for w in waiting) / len(waiting),

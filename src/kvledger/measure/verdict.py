@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 __all__ = ["Diagnosis", "Signs", "Verdict", "judge", "leave_open"]
@@ -31,10 +31,14 @@ class Diagnosis(StrEnum):
 class Signs:
     """What the verdict rests on, over the window."""
 
+    samples: int
+    """Samples that tell what is held."""
     peak_held_ratio: float
     """Most blocks held at once, over usable ones."""
     peak_used_ratio: float
     """Most tokens stored at once (at least), over usable slots."""
+    peak_used_high_ratio: float
+    """The same, at most."""
     peak_waiting: int
     peak_running: int
     waiting_ratio: float
@@ -69,9 +73,8 @@ def judge(signs: Signs) -> Verdict:
     """Return the verdict on a window.
 
     The three-minute check: tokens in use over capacity. Well under 50 %, block tables leave room; near 80 %, the load
-    fills the memory. What waits while memory is free waits for something else.
+    fills the memory. What waits while memory is free waits for something else. One sample is one instant, and says so.
     """
-    held, used = f"{signs.peak_held_ratio:.0%}", f"{signs.peak_used_ratio:.0%}"
     if signs.peak_running == 0 and signs.peak_waiting == 0 and signs.finished and signs.generated_tokens is not None:
         return Verdict(
             diagnosis=Diagnosis.IDLE,
@@ -97,12 +100,28 @@ def judge(signs: Signs) -> Verdict:
             f"{signs.finished or 0:,} requests that ended",
             advice="let fewer requests run (max_num_seqs), admit only what fits, or give the pool more memory",
         )
-    waits = signs.peak_waiting > 0 and signs.held_ratio_while_waiting is not None
-    if waits and signs.held_ratio_while_waiting is not None and signs.held_ratio_while_waiting < NEAR_FULL_RATIO:
+    verdict = _judge_memory(signs)
+    return verdict if signs.samples > 1 else _tell_instant(verdict)
+
+
+def _tell_instant(verdict: Verdict) -> Verdict:
+    """Return a verdict on memory that rests on one sample, saying so."""
+    return replace(
+        verdict,
+        sentence=f"at this one instant, {verdict.sentence}",
+        advice=f"one sample is no verdict on a server: measure longer with --for 10m; if it stays so: {verdict.advice}",
+    )
+
+
+def _judge_memory(signs: Signs) -> Verdict:
+    held, used = f"{signs.peak_held_ratio:.0%}", _write_range(signs.peak_used_ratio, signs.peak_used_high_ratio)
+    at_peak = " at the peak" if signs.samples > 1 else ""
+    while_waiting = signs.held_ratio_while_waiting
+    if signs.peak_waiting and while_waiting is not None and while_waiting < NEAR_FULL_RATIO:
         return Verdict(
             diagnosis=Diagnosis.OTHER_LIMIT,
-            sentence=f"up to {signs.peak_waiting} requests wait while at most {signs.held_ratio_while_waiting:.0%} "
-            "of the memory is held: memory is not the limit",
+            sentence=f"{_write_waiting(signs)} while at most {while_waiting:.0%} of the memory is held: "
+            "memory is not the limit",
             advice="look at max_num_seqs, max_num_batched_tokens and the time a prefill takes",
         )
     if signs.peak_used_ratio >= NEAR_FULL_RATIO or signs.peak_held_ratio >= 0.9:
@@ -111,14 +130,26 @@ def judge(signs: Signs) -> Verdict:
             sentence=f"near full: {used} of the pool holds tokens, {held} is held: the load fills the memory",
             advice="look at batching and prefix caching, a smaller KV dtype, or more memory",
         )
-    if signs.peak_used_ratio < WELL_UNDER_RATIO:
+    if signs.peak_used_high_ratio < WELL_UNDER_RATIO and not signs.peak_waiting:
         return Verdict(
             diagnosis=Diagnosis.ROOM,
-            sentence=f"well under 50 %: {used} of the pool holds tokens at the peak, and nothing waits for memory",
+            sentence=f"well under 50 %: {used} of the pool holds tokens{at_peak}, and nothing waits for memory",
             advice="the pool has room: more requests can run at once, or it can be smaller",
         )
     return Verdict(
         diagnosis=Diagnosis.BETWEEN,
-        sentence=f"in between: {used} of the pool holds tokens at the peak, {held} is held",
+        sentence=f"in between: {used} of the pool holds tokens{at_peak}, {held} is held"
+        + (f", and {_write_waiting(signs)}" if signs.peak_waiting else ""),
         advice="measure at the busiest hour before changing anything",
     )
+
+
+def _write_range(low: float, high: float) -> str:
+    least, most = f"{low:.0%}", f"{high:.0%}"
+    return least if least == most else f"{least} to {most}"
+
+
+def _write_waiting(signs: Signs) -> str:
+    count = f"{signs.peak_waiting:,} request{'s' * (signs.peak_waiting != 1)}"
+    several = signs.samples > 1
+    return f"{'up to ' * several}{count} {'waits' if signs.peak_waiting == 1 else 'wait'}"
