@@ -139,13 +139,13 @@ def _built(given: dict[str, str]) -> ColumnMapping:
     )
 
 
+# Durations such as nginx's `request_time` are no arrivals, whatever their unit.
 _ARRIVAL = (
     "arrival",
     "arrived_at",
     "timestamp",
     "time",
     "start_time",
-    "request_time",
     "created_at",
     "arrival_time",
     "ts",

@@ -7,6 +7,7 @@ from kvledger.traces.formats import (
     llmservingsim,
     local_logs,
     nginx,
+    nginx_json,
     otlp,
     own,
     ragpulse,
@@ -32,6 +33,7 @@ ALL: tuple[Reader, ...] = (
     local_logs.OLLAMA,
     local_logs.LLAMA_SERVER,
     nginx.READER,
+    nginx_json.READER,
     tables.GUESSED,
 )
 """Every reader, in the order in which they are tried."""

@@ -13,7 +13,7 @@ from kvledger.traces.record import ErrorBand, Trace, TraceAccuracy, TraceFormat
 from kvledger.traces.registry import Given, Reader
 from kvledger.traces.rows import RowBuffer
 
-__all__ = ["READER"]
+__all__ = ["COMPLETIONS", "FAILED", "NO_CALL", "OUTPUT_BAND", "PROMPT_BAND", "READER", "tokens_of_bytes"]
 
 FORMAT = TraceFormat(name="nginx", sentence="combined access log with timing: token counts are estimated from bytes")
 _LINE = re.compile(
@@ -24,10 +24,11 @@ _TIMING = {
     name: re.compile(rf'\b(?:{keys})="?(\d{{1,9}}(?:\.\d{{1,6}})?)')
     for name, keys in (("seconds", "rt|request_time"), ("bytes", "rl|request_length"))
 }
-_COMPLETIONS = re.compile(r"/(?:completions|chat|generate|responses|messages)(?:[/?]|$)")
-_PROMPT_BAND = ErrorBand(low_ratio=0.3, high_ratio=2.0)
+NO_CALL, FAILED = "not a completion call (health, metrics, other)", "request failed"
+COMPLETIONS = re.compile(r"/(?:completions|chat|generate|responses|messages)(?:[/?]|$)")
+PROMPT_BAND = ErrorBand(low_ratio=0.3, high_ratio=2.0)
 """A request body also holds JSON keys, roles and escapes; text has 2 to 6 bytes a token."""
-_OUTPUT_BAND = ErrorBand(low_ratio=0.015, high_ratio=2.0)
+OUTPUT_BAND = ErrorBand(low_ratio=0.015, high_ratio=2.0)
 """A streamed response has some 250 bytes around every token, a plain one 2 to 6 bytes a token."""
 
 
@@ -44,10 +45,10 @@ def _read(given: Given) -> Trace:
         match = _LINE.match(line[:8000])
         if match is None:
             builder.drop("line is not in the combined format")
-        elif match[2] != "POST" or not _COMPLETIONS.search(match[3]):
-            builder.drop("not a completion call (health, metrics, other)")
+        elif match[2] != "POST" or not COMPLETIONS.search(match[3]):
+            builder.drop(NO_CALL)
         elif not match[4].startswith("2"):
-            builder.drop("request failed")
+            builder.drop(FAILED)
         else:
             _add(line[match.end() : match.end() + 8000], match, rows)
     rows.flush()
@@ -55,8 +56,8 @@ def _read(given: Given) -> Trace:
         arrivals=Accuracy.DERIVED,
         prompts=Accuracy.MODELLED,
         outputs=Accuracy.MODELLED,
-        prompt_band=_PROMPT_BAND,
-        output_band=_OUTPUT_BAND,
+        prompt_band=PROMPT_BAND,
+        output_band=OUTPUT_BAND,
     )
     builder.note(f"lengths are bytes / {BYTES_PER_TOKEN:g}, for responses that are not streamed; expect a wide error")
     builder.note("the log shows when requests ended: arrivals are that minus the request time, to the second")
@@ -70,13 +71,14 @@ def _add(rest: str, match: re.Match[str], rows: RowBuffer) -> None:
     except (ValueError, OverflowError):
         ended = float("nan")
     rows.add(
-        _tokens(float(length[1])) if length else None,
-        _tokens(float(match[5])) if match[5] != "-" else None,
+        tokens_of_bytes(float(length[1])) if length else None,
+        tokens_of_bytes(float(match[5])) if match[5] != "-" else None,
         arrival_seconds=ended - (float(seconds[1]) if seconds else 0.0),
     )
 
 
-def _tokens(size_bytes: float) -> float:
+def tokens_of_bytes(size_bytes: float) -> float:
+    """Estimate tokens from bytes."""
     return float(round(size_bytes / BYTES_PER_TOKEN))
 
 
