@@ -70,6 +70,7 @@ def test_one_limit_that_is_judged_is_enough_and_the_others_give_their_reason():
 def test_the_object_has_every_limit_with_its_outcome():
     result = run("--max-waiting", "0", "--max-held", "0.5", "--json", text=text_of("plain"))
     found = json.loads(result.stdout)
+    assert found["schema"] == "kvledger/check"
     assert [(one["limit"], one["bound"]) for one in found["limits"]] == [("max-held", 0.5), ("max-waiting", 0.0)]
 
 

@@ -183,7 +183,9 @@ def test_a_log_is_checked_as_far_as_it_goes(tmp_path):
     text = ok(str(tmp_path / "log"))
     assert "135,168" in text
     assert "16.50 GiB" in text
-    (engine,) = as_object(str(tmp_path / "log"))["engines"]
+    found = as_object(str(tmp_path / "log"))
+    assert found["schema"] == "kvledger/measure-log"
+    (engine,) = found["engines"]
     assert (engine["tokens"]["value"], engine["load"]) == (135_168, None)
 
 
@@ -195,8 +197,9 @@ def test_another_engine_is_drawn_from_its_own_counts():
     from tests.sources.servers import answering, reply
 
     with answering(reply(text)) as url:
-        (pool,) = as_object(url)["pools"]
-        shown = ok(url)
+        found, shown = as_object(url), ok(url)
+    assert found["schema"] == "kvledger/measure-snapshot"
+    (pool,) = found["pools"]
     assert pool["ledger"]["accounts_tokens"]["cached"] == 300
     assert "sglang: 2 running" in shown
 
@@ -204,7 +207,7 @@ def test_another_engine_is_drawn_from_its_own_counts():
 def test_a_result_is_written_to_a_file_once(tmp_path):
     target = tmp_path / "out.json"
     ok("-", "--json", "-o", str(target), text=busiest())
-    assert json.loads(target.read_text("utf-8"))["schema"] == "kvledger.measure"
+    assert json.loads(target.read_text("utf-8"))["schema"] == "kvledger/measure"
     assert isinstance(run("-", "-o", str(target), text=busiest()).exception, UsageError)
 
 

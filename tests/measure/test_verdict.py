@@ -1,5 +1,7 @@
 """The verdict: full, room, or another limit, each with its numbers."""
 
+from pathlib import Path
+
 import pytest
 
 from kvledger.measure.verdict import Diagnosis, Signs, judge
@@ -99,3 +101,8 @@ def test_room_is_not_told_while_requests_wait_in_a_pool_that_is_held():
     verdict = judge(signs(peak_used_ratio=0.4, peak_held_ratio=0.8, peak_waiting=3, held_ratio_while_waiting=0.8))
     assert verdict.diagnosis is Diagnosis.BETWEEN
     assert verdict.sentence.endswith("80% is held, and up to 3 requests wait")
+
+
+def test_every_diagnosis_is_documented():
+    page = (Path(__file__).parents[2] / "docs" / "measure.md").read_text("utf-8")
+    assert [one for one in Diagnosis if f"`{one}`" not in page.partition("## JSON")[2]] == []

@@ -134,7 +134,7 @@ def _show(limit: Limit, value: float) -> str:
 
 def _as_object(found: list[tuple[str, int, Limit]], report: MeasureReport) -> dict[str, Any]:
     return {
-        "schema": "kvledger.check",
+        "schema": "kvledger/check",
         "schema_version": 1,
         "limits": [
             {

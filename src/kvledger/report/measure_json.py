@@ -14,7 +14,7 @@ from kvledger.report.measure import MeasureReport, SourceReport
 
 __all__ = ["measure_json", "reading_json", "sheet_json"]
 
-SCHEMA = "kvledger.measure"
+SCHEMA = "kvledger/measure"
 SCHEMA_VERSION = 1
 
 

@@ -36,7 +36,7 @@ def log_text(checks: Sequence[LogCheck]) -> RenderableType:
 
 def log_json(checks: Sequence[LogCheck]) -> dict[str, Any]:
     """Return the object of a log's check; every number is an interval."""
-    return {"schema": "kvledger.measure.log", "schema_version": 1, "engines": [_object(check) for check in checks]}
+    return {"schema": "kvledger/measure-log", "schema_version": 1, "engines": [_object(check) for check in checks]}
 
 
 def _pool(check: LogCheck) -> RenderableType:

@@ -36,7 +36,7 @@ def snapshots_text(sheets: Sequence[SnapshotSheet]) -> RenderableType:
 def snapshots_json(sheets: Sequence[SnapshotSheet]) -> dict[str, Any]:
     """Return the object of the sheets."""
     return {
-        "schema": "kvledger.measure.snapshot",
+        "schema": "kvledger/measure-snapshot",
         "schema_version": 1,
         "pools": [
             {
