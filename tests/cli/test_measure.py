@@ -239,6 +239,7 @@ def test_a_window_in_which_one_sample_has_a_ledger_is_judged_by_it(tmp_path):
         os.utime(tmp_path / str(number), (1000 + number, 1000 + number))
     engine = only_engine(as_object(str(tmp_path)))
     assert (engine["samples"], engine["unread"]) == (2, 1)
+    assert f"1 of 2 samples have no ledger: {engine['problem']}" in " ".join(ok(str(tmp_path)).split())
     assert engine["verdict"]["diagnosis"] != "unknown"
     assert None not in engine["mean_ratio"].values()
 
@@ -257,3 +258,8 @@ def test_the_verdict_of_one_scrape_says_that_it_is_one_instant():
     verdict = only_engine(as_object("-", text=busiest()))["verdict"]
     assert verdict["sentence"].startswith("at this one instant, ")
     assert "--for 10m" in verdict["advice"]
+
+
+def test_one_scrape_counts_no_traffic_which_is_not_zero():
+    traffic = only_engine(as_object("-", text=busiest()))["traffic"]
+    assert {name for name, value in traffic.items() if value is not None} == {"seconds"}

@@ -83,8 +83,7 @@ def _find(engine: EngineSummary, name: LimitName) -> tuple[float | None, float |
         waiting = engine.last.waiting
         return (waiting, waiting)
     if name is LimitName.MAX_PREEMPTIONS:
-        count = engine.traffic.preemptions if engine.samples > 1 else None
-        return (count, count)
+        return (engine.traffic.preemptions, engine.traffic.preemptions)
     if name is LimitName.MAX_HELD and shares is None and engine.peak is not None:
         return _find_held(engine.peak)
     if shares is None:

@@ -69,6 +69,7 @@ class EngineSummary:
     counterfactual: Counterfactual | None
     verdict: Verdict
     problem: str = ""
+    """Why the last of the samples without a ledger has none."""
 
     @property
     def shown(self) -> Reading:
@@ -87,7 +88,7 @@ def summarise(readings: Sequence[Reading], spans: Sequence[tuple[VllmEngine, Vll
         later = whole[at + 1].seconds if at + 1 < len(whole) else None
         seconds = 1.0 if later is None else min(60.0, max(0.0, later - reading.seconds))
         integral.add(reading.sheet.ledger, seconds=seconds if len(whole) > 1 else 1.0)
-    traffic = _find_traffic(spans, seconds=readings[-1].seconds - readings[0].seconds)
+    traffic = _find_traffic(spans, seconds=readings[-1].seconds - readings[0].seconds, samples=len(readings))
     busiest = peak if peak is not None and peak.running else last
     comparison = None
     in_slots = busiest.shape is not None and busiest.shape.structure is not Structure.GROUPS
@@ -107,7 +108,7 @@ def summarise(readings: Sequence[Reading], spans: Sequence[tuple[VllmEngine, Vll
         traffic=traffic,
         counterfactual=comparison,
         verdict=judge(_signs(readings, whole, traffic)) if whole else leave_open(last.problem),
-        problem=last.problem,
+        problem=next((reading.problem for reading in reversed(readings) if reading.problem), ""),
     )
 
 
@@ -173,23 +174,24 @@ def _signs(readings: Sequence[Reading], whole: Sequence[Reading], traffic: Traff
         held_ratio_while_waiting=max(while_waiting, default=None),
         preemptions=traffic.preemptions,
         finished=traffic.finished,
-        generated_tokens=traffic.generated_tokens if len(readings) > 1 else None,
+        generated_tokens=traffic.generated_tokens,
         seconds=traffic.seconds,
     )
 
 
-def _find_traffic(spans: Sequence[tuple[VllmEngine, VllmEngine]], *, seconds: float) -> Traffic:
-    finished = _grown(spans, lambda e: e.count("request_prompt_tokens"))
-    queries, hits = _grown(spans, lambda e: e.query_tokens), _grown(spans, lambda e: e.hit_tokens)
+def _find_traffic(spans: Sequence[tuple[VllmEngine, VllmEngine]], *, seconds: float, samples: int) -> Traffic:
+    counted = spans if samples > 1 else ()  # one sample counts nothing, which is not zero
+    finished = _grown(counted, lambda e: e.count("request_prompt_tokens"))
+    queries, hits = _grown(counted, lambda e: e.query_tokens), _grown(counted, lambda e: e.hit_tokens)
     return Traffic(
         seconds=seconds,
         finished=finished,
         finished_per_second=finished / seconds if finished is not None and seconds > 0 else None,
-        prompt_tokens=_grown(spans, lambda e: e.prompt_tokens),
-        generated_tokens=_grown(spans, lambda e: e.generation_tokens),
-        preemptions=_grown(spans, lambda e: e.preemptions),
+        prompt_tokens=_grown(counted, lambda e: e.prompt_tokens),
+        generated_tokens=_grown(counted, lambda e: e.generation_tokens),
+        preemptions=_grown(counted, lambda e: e.preemptions),
         hit_ratio=hits / queries if queries and hits is not None else None,
-        mean_step_seconds=_mean_step(spans),
+        mean_step_seconds=_mean_step(counted),
         lengths=_find_lengths(spans),
     )
 

@@ -63,6 +63,7 @@ def _engine(engine: EngineSummary) -> dict[str, Any]:
         "model": engine.model,
         "samples": engine.samples,
         "unread": engine.unread,
+        "problem": engine.problem or None,
         "restarts": engine.restarts,
         "verdict": {
             "diagnosis": engine.verdict.diagnosis.value,

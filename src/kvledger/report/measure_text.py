@@ -57,7 +57,9 @@ def _engine(source: SourceReport, engine: EngineSummary, *, several: bool) -> li
         parts += [Text(f"\n{engine.verdict.sentence}", style="bold"), Text(engine.verdict.advice)]
         return parts
     parts.append(Text(f"\n{engine.verdict.sentence}", style="bold"))
-    parts.append(Text(f"{engine.verdict.advice}"))
+    parts.append(Text(engine.verdict.advice))
+    if engine.unread:
+        parts.append(Text(f"{engine.unread:,} of {engine.samples:,} samples have no ledger: {engine.problem}"))
     parts += [
         heading("the pool" + ("" if shown is engine.last else ", at its fullest")),
         sheet_table(shown.sheet, usage_ratio=shown.usage_ratio),
