@@ -286,3 +286,40 @@ def test_a_device_may_keep_the_smaller_defaults_by_its_name(version, name, batch
     assert (out.max_num_batched_tokens, out.max_num_seqs) == (batched, seqs)
     offline = resolved(version=version, options={**options, "usage": "llm"}).deployment
     assert offline.max_num_batched_tokens == (8192 if seqs == 256 else 16_384)
+
+
+@pytest.mark.parametrize(
+    ("version", "block", "near"),
+    [("0.8", 8, 16), ("0.10", 17, 16), ("0.17", 17, 16), ("0.21", 8, 16), ("0.33", 17, 16), ("0.33", 100, 96)],
+)
+def test_a_block_that_no_attention_kernel_takes_is_refused(version, block, near):
+    with pytest.raises(UsageError, match=f"blocks of {block} tokens.*multiple of 16") as caught:
+        resolved(version=version, block_tokens=block)
+    assert caught.value.hint == f"use `--block-size {near}`"
+
+
+@pytest.mark.parametrize(("version", "block"), [("0.11", 8), ("0.17", 1), ("0.18", 17), ("0.20", 17)])
+def test_flex_attention_took_any_block_from_0_11_to_0_20(version, block):
+    """vllm 0.11.2 to 0.20.2 select it when ``block_size not supported`` rules out others; up to 0.17 from a list."""
+    out = resolved(version=version, block_tokens=block)
+    assert out.block_tokens == block
+    assert any("only FlexAttention takes them" in note for note in out.notes)
+
+
+@pytest.mark.parametrize("block", [16, 48, 784, 1536])
+def test_a_block_of_a_multiple_of_16_is_taken(block):
+    out = resolved(block_tokens=block)
+    assert out.block_tokens == block
+    assert not any("multiple of 16" in note for note in out.notes)
+
+
+def test_small_blocks_of_latent_caches_were_taken_until_triton_wanted_16():
+    assert resolved("deepseek-v3", "0.17", block_tokens=8).block_tokens == 8
+    for version, block in (("0.17", 17), ("0.18", 8)):
+        with pytest.raises(UsageError, match="multiple of 16"):
+            resolved("deepseek-v3", version, block_tokens=block)
+
+
+def test_the_rule_for_blocks_is_that_of_kernels_on_cuda():
+    assert resolved(block_tokens=8, device="rocm").block_tokens == 8
+    assert resolved(block_tokens=8, options={"core": "v0"}, version="0.8").block_tokens == 8

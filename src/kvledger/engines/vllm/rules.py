@@ -150,6 +150,12 @@ class Rules:
     utilisation_ratio: float = 0.9
     subtracts_cuda_graphs: bool = False
     """The estimate of CUDA graph memory is taken off the budget (0.20 and later)."""
+    lists_blocks: bool = True
+    """``--block-size`` is one of a list, of which 1 and 8 are no multiples of 16 (up to 0.17)."""
+    flex_takes_any_block: bool = False
+    """Blocks that are no multiple of 16 fall to FlexAttention, which takes them (0.11 to 0.20)."""
+    triton_latent_takes_any_block: bool = True
+    """Triton's kernel for latent caches takes blocks that are no multiple of 16 (up to 0.17)."""
     cpu_block_tokens: int = 16
     cpu_widens_states: bool = False
     """On the CPU, Gated DeltaNet keeps its state in float32 (0.26 and later)."""
@@ -179,6 +185,7 @@ _CHANGES: tuple[tuple[Version, Mapping[str, object]], ...] = tuple(
                 "reports_before_minimum": False,
                 "multiplies_hybrid_by_dcp": True,
                 "cpu_block_tokens": 128,
+                "flex_takes_any_block": True,
             },
         ),
         (Version(0, 12), {"wide_group_ratio": Fraction(5, 4), "shards_over_pcp": True, "unifies_pages": True}),
@@ -196,7 +203,14 @@ _CHANGES: tuple[tuple[Version, Mapping[str, object]], ...] = tuple(
         ),
         (Version(0, 15), {"state_blocks_by_length": False, "state_modes": True, "prefers_all_mode": True}),
         (Version(0, 17), {"check": Check.WORKER, "divides_by_whole_model": False}),
-        (Version(0, 18), {"wide_group_ratio": Fraction(3, 2)}),
+        (
+            Version(0, 18),
+            {
+                "wide_group_ratio": Fraction(3, 2),
+                "lists_blocks": False,
+                "triton_latent_takes_any_block": False,
+            },
+        ),
         (Version(0, 19), {"check_counts_first_group": False}),
         (
             Version(0, 20),
@@ -209,6 +223,7 @@ _CHANGES: tuple[tuple[Version, Mapping[str, object]], ...] = tuple(
                 "subtracts_cuda_graphs": True,
             },
         ),
+        (Version(0, 21), {"flex_takes_any_block": False}),
         (
             Version(0, 22),
             {"length_error_spelling": "model's", "connectors_disable_hybrid": False, "all_mode_speculative": True},

@@ -18,6 +18,8 @@ from kvledger.units import GIB
 
 __all__ = ["Settings", "resolve_settings"]
 
+_KERNEL_GRAIN_TOKENS = 16
+_LISTED_SMALL_BLOCKS = (1, 8)
 _OWN_CACHE = ("mtp", "eagle", "eagle3", "draft_model")
 
 
@@ -64,6 +66,9 @@ def resolve_settings(model: ModelSpec, deployment: Deployment) -> Settings:
         caching = v1 and _caches_prefixes(model, rules)
     block, kernel = _blocks(model, deployment, options, rules)
     state_mode = _state_mode(model, options, rules, caching=caching)
+    block_note = _check_block(model, deployment, rules, v1=v1)
+    if block_note is not None:
+        notes.append(block_note)
     notes.extend(_kernel_notes(model, deployment, options, version, state_mode))
     resolved = replace(
         deployment,
@@ -159,6 +164,27 @@ def _keeps_small_defaults(options: Options, rules: Rules) -> bool:
 def _has_windows(model: ModelSpec) -> bool:
     caches = (layer.cache for layer in model.layers)
     return any(isinstance(cache, AttentionCache) and cache.cap_tokens is not None for cache in caches)
+
+
+def _check_block(model: ModelSpec, deployment: Deployment, rules: Rules, *, v1: bool) -> str | None:
+    """Refuse a block that no kernel of V1 on CUDA takes, or say which one must (``platforms/cuda.py``).
+
+    FlashAttention, FlashInfer and Triton want a multiple of 16 (``get_kv_cache_shape``) in every release.
+    """
+    block, grain = deployment.block_tokens, _KERNEL_GRAIN_TOKENS
+    attention = any(isinstance(layer.cache, AttentionCache) for layer in model.layers)
+    latent = any(isinstance(layer.cache, LatentCache) for layer in model.layers)
+    if block is None or block % grain == 0 or not v1 or deployment.device != "cuda" or not (attention or latent):
+        return None
+    taken = rules.flex_takes_any_block if attention else rules.triton_latent_takes_any_block
+    if not taken or (rules.lists_blocks and block not in _LISTED_SMALL_BLOCKS):
+        near = max(1, round(block / grain)) * grain
+        raise UsageError(
+            f"vLLM {deployment.version} cannot use blocks of {block} tokens: on CUDA they are a multiple of {grain}",
+            hint=f"use `--block-size {near}`",
+        )
+    kernel = "FlexAttention" if attention else "Triton's kernel for latent caches"
+    return f"blocks of {block} tokens are no multiple of {grain}: of this version's kernels only {kernel} takes them"
 
 
 def _blocks(model: ModelSpec, deployment: Deployment, options: Options, rules: Rules) -> tuple[int, int]:
