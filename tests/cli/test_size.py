@@ -194,6 +194,7 @@ def test_the_answer_goes_to_a_file(tmp_path):
     [
         (("--kv-memory", "17"), "`--kv-memory 17` is 17 B, less than the 2.00 MiB", "write `--kv-memory 17GiB`"),
         (("--kv-memory", "16GiB,17", "--pp", "2"), "`--kv-memory 17` is 17 B", "write `--kv-memory 17GiB`"),
+        (("--kv-memory", "17", "--engine", "all"), "`--kv-memory 17` is 17 B", "write `--kv-memory 17GiB`"),
         (("--gpu", "H100-80GB", "--weights", "15"), "`--weights 15` is 15 B", "write `--weights 15GiB`"),
     ],
 )

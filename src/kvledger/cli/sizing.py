@@ -47,6 +47,8 @@ def ask_size(options: Mapping[str, Any]) -> SizeReport:
             EngineAnswer(engine=engines[0], version=outcome.plan.deployment.version, outcome=outcome),
         )
         return SizeReport(model=model.name, answers=answers, log=check, notes=_notes(options, model))
+    if options["kv_memory"]:
+        _given_sizes(model, options)  # a size nobody can read is no engine's fault
     answers = tuple(_try(name, model, options) for name in engines)
     return SizeReport(model=model.name, answers=answers, notes=_notes(options, model))
 
@@ -177,8 +179,7 @@ def _memory(name: str, model: ModelSpec, deployment: Deployment, options: Mappin
     if options["kv_memory"] and options["gpu"]:
         raise UsageError("`--kv-memory` and `--gpu` both name the memory", hint="give one of them")
     if options["kv_memory"]:
-        parts = options["kv_memory"].split(",")[:4096]
-        return KvMemory.given(*(_sensible(part, "--kv-memory", _least_bytes(model, deployment)) for part in parts))
+        return KvMemory.given(*_given_sizes(model, options))
     if not options["gpu"]:
         if options["weights"] or options["gpu_memory_utilization"]:
             raise UsageError("`--weights` and `--gpu-memory-utilization` need `--gpu`", hint="add `--gpu H100-80GB`")
@@ -205,10 +206,11 @@ def _sensible(text: str, option: str, least_bytes: int) -> int:
     return value
 
 
-def _least_bytes(model: ModelSpec, deployment: Deployment) -> int:
-    """Return what 16 tokens, the usual block, take on one rank."""
-    storage = model.storage(deployment.kv_dtype)
-    return model.sequence_bytes(_USUAL_BLOCK_TOKENS, storage) // (deployment.tp * deployment.pp)
+def _given_sizes(model: ModelSpec, options: Mapping[str, Any]) -> tuple[int, ...]:
+    """Read --kv-memory; a bare number below what 16 tokens, the usual block, take on one rank is no size."""
+    storage = model.storage(options["kv_dtype"])
+    least = model.sequence_bytes(_USUAL_BLOCK_TOKENS, storage) // (options["tp"] * options["pp"])
+    return tuple(_sensible(part, "--kv-memory", least) for part in options["kv_memory"].split(",")[:4096])
 
 
 def _weights(model: ModelSpec, deployment: Deployment, options: Mapping[str, Any]) -> int:
