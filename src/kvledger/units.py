@@ -6,7 +6,7 @@ import re
 
 from kvledger.errors import UsageError
 
-__all__ = ["GIB", "KIB", "MIB", "format_bytes", "parse_bytes"]
+__all__ = ["GIB", "KIB", "MIB", "counted", "format_bytes", "parse_bytes"]
 
 KIB = 2**10
 MIB = 2**20
@@ -70,6 +70,15 @@ def parse_bytes(text: str) -> int:
     if value > _MAX_BYTES:
         raise UsageError(f"`{text.strip()}` is more than 1 EiB", hint="check the unit")
     return value
+
+
+def counted(count: int, noun: str) -> str:
+    """Write a count with its noun, in the plural unless it is one.
+
+    >>> counted(1, "request"), counted(2000, "answer")
+    ('1 request', '2,000 answers')
+    """
+    return f"{count:,} {noun}" + ("" if count == 1 else "s")
 
 
 def format_bytes(value_bytes: float) -> str:

@@ -31,6 +31,16 @@ def test_the_text_fits_80_columns_where_it_is_a_table() -> None:
     assert max(map(len, table.splitlines())) <= 80
 
 
+def test_a_window_longer_than_the_trace_is_left_out() -> None:
+    short = "arrival_seconds,prompt_tokens,output_tokens\n" + "".join(f"{i / 10},5,5\n" for i in range(291))
+    assert "\nrate       10/s mean, 10/s in the busiest 10 s\n" in run("-", text=short).stdout
+    assert "\nrate       10/s mean\n" in run("-", text="".join(short.splitlines(keepends=True)[:50])).stdout
+
+
+def test_one_dropped_row_is_not_called_rows() -> None:
+    assert "hint: 1 row dropped" in run("-", text=CSV).stderr
+
+
 def test_json_says_what_it_is_and_how_well_it_is_known() -> None:
     record = json.loads(run("-", "--json", text=CSV).stdout)
     assert (record["schema"], record["schema_version"]) == ("kvledger/trace", 1)

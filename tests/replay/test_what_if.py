@@ -8,7 +8,7 @@ from kvledger.ledger import Account
 from kvledger.pool import parse_policy
 from kvledger.replay import Pool, Settings, parse_clock, replay
 from kvledger.replay.outcome import PrefixHits
-from kvledger.replay.what_if import Scenario, WhatIf, weigh
+from kvledger.replay.what_if import Scenario, WhatIf, losses, weigh
 
 from .by_hand import workload
 
@@ -62,6 +62,11 @@ def test_answers_that_are_cut_are_a_price_even_when_another_change_is_faster():
     verdict = weigh(BEFORE, [SHORT, replace(MORE, outcome=quick)])
     assert verdict.best == "memory=400B"
     assert verdict.sentence.endswith("`max-model-len=41` costs 30 answers cut instead of 0.")
+
+
+def test_one_of_a_kind_is_not_called_several():
+    one = replace(BEFORE, truncated=1, rejected={"prompt_too_long": 1})
+    assert losses(BEFORE, one) == ["1 request rejected instead of 0", "1 answer cut instead of 0"]
 
 
 def test_a_prefix_cache_that_nothing_is_found_in_is_no_trade_however_fast():

@@ -1,6 +1,7 @@
 """Opening a model: files, folders, GGUF, the catalogue and the hub."""
 
 import json
+import os
 import sys
 import types
 
@@ -158,3 +159,11 @@ def test_a_refusal_of_the_hub_is_passed_on_with_what_to_do(hub):
     with pytest.raises(SourceError, match="401 Client Error") as caught:
         load_model("hf:gated/model")
     assert "hf auth login" in (caught.value.hint or "")
+
+
+def test_a_pipe_given_as_a_model_is_called_what_it_is(tmp_path):
+    os.mkfifo(tmp_path / "m.json")
+    with pytest.raises(SourceError, match=r"`m.json` is a named pipe \(FIFO\), neither a file nor a folder"):
+        load_model(str(tmp_path / "m.json"))
+    with pytest.raises(SourceError, match="`null` is a device"):
+        load_model("/dev/null")

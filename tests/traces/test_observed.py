@@ -160,8 +160,16 @@ def test_a_recorded_run_finds_the_workload_that_it_names(tmp_path) -> None:
         trace = load_trace(str(spec))
         assert trace.workload.content is not None
         assert trace.workload.content.ids.tolist() == [5, 6, 7, 5, 6, 7]
-        assert any("content taken from another trace" in note for note in trace.notes)
+        said = f"content of the requests read from `w.jsonl` in `{tmp_path.name}` above it, which its `meta.json` names"
+        assert any(note.startswith(said) for note in trace.notes)
     assert load_trace(str(inner), identity=False).workload.content is None
+
+
+def test_a_file_that_is_read_beside_a_run_is_named(tmp_path) -> None:
+    inner = run_folder(tmp_path)
+    (tmp_path / "w.jsonl").rename(inner / "w.jsonl")
+    trace = load_trace(str(inner / "requests.jsonl"))
+    assert any("read from `w.jsonl` beside it, which its `meta.json` names" in note for note in trace.notes)
 
 
 @pytest.mark.parametrize("named", ["other.jsonl", "w.jsonl/..", "..", "w.json", None])

@@ -22,6 +22,13 @@ def test_rates_are_gaps_over_span_and_peaks_are_of_the_fullest_window() -> None:
     assert stats.peak_60s_rate == pytest.approx(6 / 60)
 
 
+@pytest.mark.parametrize(("span", "peaks"), [(9.9, (None, None)), (29, (3 / 10, None)), (60, (3 / 10, 3 / 60))])
+def test_a_window_longer_than_the_trace_has_no_rate(span, peaks) -> None:
+    stats = describe(of([0, 1, 2, span]))
+    assert (stats.peak_10s_rate, stats.peak_60s_rate) == peaks
+    assert stats.mean_rate == pytest.approx(3 / span)
+
+
 def test_a_metronome_has_no_variation() -> None:
     assert describe(of([0, 1, 2, 3])).arrival_cv == pytest.approx(0)
 

@@ -17,6 +17,7 @@ from kvledger.traces import Trace, with_rate
 from kvledger.traces.formats.own import write_trace
 from kvledger.traces.prefix import content_kind
 from kvledger.traces.statistics import Lengths, TraceStatistics, describe
+from kvledger.units import counted
 
 __all__ = ["command", "trace_record"]
 
@@ -84,7 +85,8 @@ def command(
     if target is not None:
         click.echo(f"Wrote {target}", err=True)
     elif trace.dropped:
-        click.echo(f"hint: {sum(trace.dropped.values()):,} rows were dropped; the reasons are above", err=True)
+        count = sum(trace.dropped.values())
+        click.echo(f"hint: {counted(count, 'row')} dropped; the reasons are above", err=True)
 
 
 def _require_free(path: Path, *, force: bool) -> None:
@@ -185,10 +187,9 @@ def _arrival_lines(record: Mapping[str, Any]) -> list[str]:
     rate = record["rate_per_second"]
     lines = [f"span       {record['span_seconds']:,.1f} s"]
     if rate["mean"] is not None:
-        lines.append(
-            f"rate       {rate['mean']:.3g}/s mean, {rate['peak_60_seconds']:.3g}/s in the busiest minute, "
-            f"{rate['peak_10_seconds']:.3g}/s in the busiest 10 s"
-        )
+        windows = (("peak_60_seconds", "in the busiest minute"), ("peak_10_seconds", "in the busiest 10 s"))
+        known = [("mean", "mean"), *(window for window in windows if rate[window[0]] is not None)]
+        lines.append("rate       " + ", ".join(f"{rate[key]:.3g}/s {name}" for key, name in known))
     if record["arrival_cv"] is not None:
         lines.append(f"gaps       coefficient of variation {record['arrival_cv']:.2f} (Poisson: 1)")
     return lines

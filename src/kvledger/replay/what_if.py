@@ -11,6 +11,7 @@ from kvledger.ledger import Account
 from kvledger.pool.policy import Policy
 from kvledger.replay.outcome import Latency, Outcome
 from kvledger.replay.settings import Pool, Settings
+from kvledger.units import counted
 
 __all__ = ["Scenario", "Setting", "Verdict", "WhatIf", "losses", "weigh"]
 
@@ -92,10 +93,10 @@ def weigh(base: Outcome, changes: Sequence[WhatIf], *, content_known: bool = Tru
 def losses(base: Outcome, after: Outcome) -> list[str]:
     """Name the requests that a change turns away and the answers that it cuts, beyond those of the base."""
     counts = (
-        (sum(base.rejected.values()), sum(after.rejected.values()), "requests rejected"),
-        (base.truncated, after.truncated, "answers cut"),
+        (sum(base.rejected.values()), sum(after.rejected.values()), "request", "rejected"),
+        (base.truncated, after.truncated, "answer", "cut"),
     )
-    return [f"{new:,} {name} instead of {old:,}" for old, new, name in counts if new > old]
+    return [f"{counted(new, what)} {how} instead of {old:,}" for old, new, what, how in counts if new > old]
 
 
 def _whole(outcome: Outcome) -> int:
@@ -120,7 +121,7 @@ def _is_better(base: Outcome, after: Outcome) -> bool:
 def _gain(base: Outcome, after: Outcome) -> str:
     parts = []
     if _whole(after) > _whole(base):
-        parts.append(f"it serves {_whole(after):,} requests whole instead of {_whole(base):,}")
+        parts.append(f"it serves {counted(_whole(after), 'request')} whole instead of {_whole(base):,}")
     before, now = _mean(base.end_to_end), _mean(after.end_to_end)
     if math.isfinite(before) and now < before:
         parts.append(
@@ -136,7 +137,7 @@ def _worse(base: Outcome, after: Outcome) -> Iterator[str]:
     """Name what a change makes worse, with the numbers of before and after."""
     yield from losses(base, after)
     if after.preemptions > base.preemptions:
-        yield f"{after.preemptions:,} preemptions instead of {base.preemptions:,}"
+        yield f"{counted(after.preemptions, 'preemption')} instead of {base.preemptions:,}"
     if base.prefix and after.prefix and after.prefix.hit_ratio < base.prefix.hit_ratio - _SHOWN_POINTS:
         yield f"{100 * after.prefix.hit_ratio:.1f} % prefix hits instead of {100 * base.prefix.hit_ratio:.1f} %"
     elif base.prefix and not after.prefix and base.prefix.hit_tokens:

@@ -16,7 +16,7 @@ from kvledger.replay.outcome import Outcome
 from kvledger.report.replay import ReplayReport
 from kvledger.report.tables import heading, new_table, percent, signed_points
 from kvledger.report.what_if import what_if_sections
-from kvledger.units import format_bytes
+from kvledger.units import counted, format_bytes
 
 __all__ = ["replay_text"]
 
@@ -66,7 +66,7 @@ def _question(report: ReplayReport) -> Text:
         else f"{pool.num_blocks:,} blocks"
     )
     lines = [
-        f"{len(workload):,} requests from {report.source} ({report.trace.format.sentence})",
+        f"{counted(len(workload), 'request')} from {report.source} ({report.trace.format.sentence})",
         f"{size} of KV memory; {report.model}: {pool.bytes_per_token:,} bytes per token",
         f"max_model_len {report.settings.max_model_len:,} ({report.max_model_len_origin}), "
         f"max_num_seqs {report.settings.max_num_seqs:,}, "
@@ -79,9 +79,10 @@ def answer(report: ReplayReport) -> str:
     """Say in words what the replay found."""
     before, after = report.reserving, report.paged
     if not any(o.finished for o in report.outcomes):
-        return (
-            f"None of these {len(report.trace.workload):,} requests can be served in this pool; the reasons are below."
-        )
+        count = len(report.trace.workload)
+        if count == 1:
+            return "The one request cannot be served in this pool; the reason is below."
+        return f"None of these {count:,} requests can be served in this pool; the reasons are below."
     if before is None and after is None:
         best = max(report.outcomes, key=lambda o: o.utilisation)
         return f"`{best.policy}` fills {percent(best.utilisation)} of the pool with tokens in use."
@@ -137,7 +138,7 @@ def _out_of_seats(outcome: Outcome, max_num_seqs: int) -> str:
 
 def _turned_away(outcome: Outcome) -> str:
     count = sum(outcome.rejected.values())
-    return f" `{outcome.policy}` rejects {count:,} of {outcome.requests:,} requests." if count else ""
+    return f" `{outcome.policy}` rejects {count:,} of {counted(outcome.requests, 'request')}." if count else ""
 
 
 def _held_up(outcome: Outcome) -> str:

@@ -54,7 +54,8 @@ def load_trace(
             )
         known = load_trace(content, seed=seed, session_starts=session_starts)
         trace = load_trace(spec, columns=columns, seed=seed, identity=False, stdin=stdin, session_starts=session_starts)
-        return with_content(trace, known)
+        named = "standard input" if content == "-" else f"`{Path(content).name}`"
+        return with_content(trace, known, origin=named)
     if spec.startswith(PREFIX):
         return synthesise(spec, seed=seed, identity=identity)
     options = ReadOptions(identity=identity, seed=seed, session_starts=SessionStarts.parse(session_starts))
@@ -85,15 +86,17 @@ def _with_its_workload(trace: Trace, folder: Path) -> Trace:
     for place in (folder, *above, *(parent / "workloads" for parent in above)):
         for candidate in (place / name, place / f"{name}.gz"):
             if candidate.is_file():
-                return _tried(trace, candidate)
+                where = "beside it" if place == folder else f"in `{place.name}` above it"
+                return _tried(trace, candidate, where)
     return trace
 
 
-def _tried(trace: Trace, workload: Path) -> Trace:
+def _tried(trace: Trace, workload: Path, where: str) -> Trace:
     """Take the content of a workload nobody named; when it does not fit, say so and go on without."""
     try:
         with _open(workload) as raw:
-            return with_content(trace, read_trace(raw, name=f"`{workload.name}`"))
+            known = read_trace(raw, name=f"`{workload.name}`")
+            return with_content(trace, known, origin=f"`{workload.name}` {where}, which its `meta.json` names")
     except (TraceError, SourceError) as error:
         return replace(trace, notes=(*trace.notes, f"`{workload.name}` beside the run was left out: {error.message}"))
 

@@ -39,9 +39,26 @@ def load_model(spec: str) -> ModelSpec:
         return _load_folder(path)
     if is_file:
         return _load_file(path)
+    if path.exists():
+        raise SourceError(
+            f"`{path.name[:200]}` is {_kind(path)}, neither a file nor a folder",
+            hint="write its content to a file and give that",
+            path=spec[:200],
+        )
     if spec.endswith((".json", ".gguf")) or spec.startswith((".", "/", "~")):
         raise SourceError(f"there is no file or folder `{spec[:200]}`", hint="check the path", path=spec[:200])
     return find_model(spec)
+
+
+def _kind(path: Path) -> str:
+    """Say what lies at a path that is no file and no folder."""
+    kinds = (
+        (path.is_fifo, "a named pipe (FIFO)"),
+        (path.is_socket, "a socket"),
+        (path.is_char_device, "a device"),
+        (path.is_block_device, "a device"),
+    )
+    return next((name for is_it, name in kinds if is_it()), "something else")
 
 
 def _load_folder(folder: Path) -> ModelSpec:

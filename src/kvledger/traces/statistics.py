@@ -34,7 +34,8 @@ class Lengths:
 class TraceStatistics:
     """Statistics that need no replay. ``arrival_cv``: standard deviation over mean of the gaps (1 for Poisson).
 
-    Rates are per second; peaks are over windows that start at the first arrival. None where time stands still.
+    Rates are per second; peaks are over windows that start at the first arrival. None where time stands still, and
+    peaks where the trace is shorter than the window.
     """
 
     requests: int
@@ -63,8 +64,8 @@ def describe(workload: Workload) -> TraceStatistics:
         requests=len(workload),
         span_seconds=span,
         mean_rate=(len(workload) - 1) / span if span > 0 else None,
-        peak_10s_rate=_peak(arrivals, 10.0) if span > 0 else None,
-        peak_60s_rate=_peak(arrivals, 60.0) if span > 0 else None,
+        peak_10s_rate=_peak(arrivals, 10.0) if span >= 10 else None,
+        peak_60s_rate=_peak(arrivals, 60.0) if span >= 60 else None,
         arrival_cv=_variation(arrivals) if span > 0 else None,
         prompt=_lengths(workload.prompt_tokens),
         output=_lengths(workload.output_tokens),
