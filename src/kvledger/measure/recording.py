@@ -170,7 +170,7 @@ class FrameReader:
                 raise ValueError("a frame is too large")
             frame = json.loads(text)
             return self._apply(frame)
-        except (ValueError, TypeError, KeyError, IndexError, AttributeError, zlib.error, RecursionError) as error:
+        except (ValueError, TypeError, LookupError, AttributeError, OverflowError, zlib.error, RecursionError) as error:
             raise SourceError(f"the recording cannot be understood at byte {at:,}: {str(error)[:100]}") from None
 
     def _apply(self, frame: dict[str, Any]) -> RecordedSample:

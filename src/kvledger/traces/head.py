@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kvledger.errors import SourceError, TraceError
+from kvledger.measure.recording import MAGIC
 from kvledger.traces.stream import HEAD_BYTES, TraceInput
 
 __all__ = ["Head", "Shape", "look", "require_header", "top_level_keys"]
@@ -31,6 +32,7 @@ class Shape(StrEnum):
     JSON_ARRAY = "a JSON array"
     PARQUET = "Parquet"
     TAR = "tar archive"
+    RECORDING = "recording of a server"
     TEXT = "text"
 
 
@@ -75,6 +77,8 @@ def look(source: TraceInput) -> Head:
         return _parquet(source)
     if data[257:262] == b"ustar":
         return Head(shape=Shape.TAR)
+    if data.startswith(MAGIC):
+        return Head(shape=Shape.RECORDING)
     if _is_binary(data):
         raise SourceError(
             f"{source.name} is neither text nor Parquet, gzip, zstd or tar: its first bytes are {data[:8].hex(' ')}",

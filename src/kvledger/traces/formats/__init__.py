@@ -11,6 +11,7 @@ from kvledger.traces.formats import (
     otlp,
     own,
     ragpulse,
+    recording,
     servegen,
     tables,
 )
@@ -20,6 +21,7 @@ __all__ = ["ALL", "Reader"]
 
 ALL: tuple[Reader, ...] = (
     own.READER,
+    recording.READER,
     servegen.READER,
     kv_cache_tester.READER,
     ragpulse.READER,
