@@ -34,7 +34,7 @@ class KernelNotice:
         """Announce the compilation of ``kernel``, if it was never compiled here."""
         first = not self._cache.holds(kernel)
         if first and not self._quiet:
-            click.echo("compiling the replay kernels, once (about 10 s) ...", err=True)
+            click.echo("compiling the replay kernels, once (about 15 s) ...", err=True)
         began = time.perf_counter()
         yield
         if first:
@@ -48,6 +48,8 @@ def _kernel_of(policy: Policy) -> str:
         return "groups"
     if policy.kind is Kind.PAGED and policy.prefix_caching:
         return "prefix"
+    if policy.kind is Kind.GROW and policy.segments:
+        return "segments"
     return "static" if policy.kind is Kind.STATIC_BATCH else "loop"
 
 
