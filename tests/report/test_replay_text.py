@@ -51,6 +51,13 @@ def test_traffic_that_never_waits_is_not_set_in_ratio():
     assert "times" not in said
 
 
+def test_the_balance_says_never_where_nothing_ever_waited():
+    report = report_of(SPARSE, "max", "paged", tokens=2000)
+    assert not any(outcome.saturated_seconds for outcome in report.outcomes)
+    text = render(replay_text(report), width=100, color=False)
+    assert "while requests run; none ever waited" in text
+
+
 def test_one_policy_that_waits_beside_one_that_does_not():
     said = answer(report_of([(0, 40, 20)] * 3, "max", "paged@4"))
     assert said.startswith("`max` lets requests wait")

@@ -163,7 +163,8 @@ def _when(outcomes: Sequence[Outcome]) -> str:
     if all(waited):
         return "mean share of the pool while a request waits"
     if not any(waited):
-        return "mean share of the pool while requests run; hardly any ever waited"
+        rarely = "hardly any" if any(o.saturated_seconds for o in outcomes) else "none"
+        return f"mean share of the pool while requests run; {rarely} ever waited"
     return "mean share of the pool while a request waits (* hardly any ever waited: while requests run)"
 
 
