@@ -24,8 +24,8 @@ from kvledger.pool.group_tables import (
 )
 from kvledger.replay._group_accounts import Amounts, account_groups, take_amounts
 from kvledger.replay._layout import *
-from kvledger.replay._queue import head_slot, join_arrivals, leave, put_in_front, seat
-from kvledger.replay._record import FIRST_TOKEN, begin_bucket, close_step, note_latency, step_seconds
+from kvledger.replay._queue import LAST, emit_one, head_slot, leave, note_scheduled, open_step, put_in_front, seat
+from kvledger.replay._record import begin_bucket, close_step, step_seconds
 from kvledger.replay._step import compute
 
 # Numbers of `Grouped.counts`.
@@ -82,8 +82,6 @@ def preempt(st, t):
     st.slots[slot, S_COMPUTED] = 0
     give_up(t, slot)
     put_in_front(st, slot)
-    ints[I_PREEMPTIONS] += 1
-    ints[I_PREEMPTED_NOW] = 1
     return slot
 
 
@@ -113,9 +111,7 @@ def schedule(st, t):
         row[S_NOW] = n
         budget -= n
         i += 1
-    ints[I_SCHEDULED] = i
-    for j in range(i, ints[I_RUNNING]):
-        st.slots[st.lists[ORDER, j], S_NOW] = 0
+    note_scheduled(st, i)
     return budget
 
 
@@ -170,17 +166,12 @@ def emit_tokens(st, log, trace, t):
     kept = 0
     for i in range(ints[I_RUNNING]):
         slot = st.lists[ORDER, i]
-        row = st.slots[slot]
         st.lists[ORDER, kept] = slot
         kept += 1
-        if row[S_NOW] > 0 and row[S_COMPUTED] == row[S_PROMPT] + row[S_GENERATED]:
-            row[S_GENERATED] += 1
-            if row[S_GENERATED] == 1:
-                note_latency(log, trace, FIRST_TOKEN, row[S_REQUEST], st.floats[F_NOW])
-            if row[S_GENERATED] == row[S_OUTPUT]:
-                give_up(t, slot)
-                leave(st, log, trace, slot)
-                kept -= 1
+        if emit_one(st, log, trace, slot) == LAST:
+            give_up(t, slot)
+            leave(st, log, trace, slot)
+            kept -= 1
     ints[I_RUNNING] = kept
 
 
@@ -211,16 +202,10 @@ def group_step(st, log, trace, gr):
 @compiled
 def run_groups(st, log, trace, gr, most):
     """Go on for up to ``most`` steps; return DONE, PAUSED, or FULL (the rows must be taken away)."""
-    ints, floats = st.ints, st.floats
-    total = trace.arrivals.shape[0]
     for _ in range(most):
-        if log.rows.shape[0] > 0 and ints[I_ROWS] == log.rows.shape[0]:
-            return FULL
-        if ints[I_RUNNING] == 0 and ints[I_WAITING] == 0:
-            if ints[I_NEXT] == total:
-                return DONE
-            floats[F_NOW] = max(floats[F_NOW], trace.arrivals[ints[I_NEXT]])
-        join_arrivals(st, trace)
-        if ints[I_RUNNING] > 0 or ints[I_WAITING] > 0:
+        reason = open_step(st, log, trace)
+        if reason == DONE or reason == FULL:
+            return reason
+        if reason == GO:
             group_step(st, log, trace, gr)
     return PAUSED

@@ -160,8 +160,8 @@ GROUPS, DEMAND, UPFRONT, PROMISE, EXTENT, GROWING, BATCH = range(-1, 6)
 # A placement beside those of `extents`: inside segments, sizes in units of 512 bytes.
 SEGMENTS = 5
 
-# Why a kernel returns.
-DONE, PAUSED, FULL, STALLED = range(4)
+# Why a kernel returns; GO and IDLE only inside.
+DONE, PAUSED, FULL, STALLED, GO, IDLE = range(6)
 
 NEVER_TICK = 2**62
 

@@ -6,7 +6,7 @@ from kvledger.pool import buddy, extents
 from kvledger.pool.compiled import called, compiled
 from kvledger.replay._jump import can_jump, jump
 from kvledger.replay._layout import *
-from kvledger.replay._queue import join_arrivals
+from kvledger.replay._queue import open_step
 from kvledger.replay._step import preempt_last, step
 
 
@@ -61,17 +61,12 @@ def run(st, log, trace, most):
 
     Return DONE, PAUSED, FULL (the rows must be taken away) or STALLED (restarts leave no time to compute anything).
     """
-    ints, floats = st.ints, st.floats
-    total = trace.arrivals.shape[0]
+    floats = st.floats
     for _ in range(most):
-        if log.rows.shape[0] > 0 and ints[I_ROWS] == log.rows.shape[0]:
-            return FULL
-        if ints[I_RUNNING] == 0 and ints[I_WAITING] == 0:
-            if ints[I_NEXT] == total:
-                return DONE
-            floats[F_NOW] = max(floats[F_NOW], trace.arrivals[ints[I_NEXT]])
-        join_arrivals(st, trace)
-        if ints[I_RUNNING] == 0 and ints[I_WAITING] == 0:
+        reason = open_step(st, log, trace)
+        if reason == DONE or reason == FULL:
+            return reason
+        if reason == IDLE:
             continue
         if floats[F_RESTART_EVERY] > 0.0 and floats[F_NOW] >= floats[F_RESTART_AT]:
             if not restart(st):

@@ -16,8 +16,18 @@ from kvledger.pool import prefix
 from kvledger.pool.compiled import called, compiled, inlined
 from kvledger.replay._layout import *
 from kvledger.replay._memory import blocks_of
-from kvledger.replay._queue import head_slot, join_arrivals, leave, put_in_front, seat
-from kvledger.replay._record import FIRST_TOKEN, begin_bucket, close_step, note_latency, step_seconds
+from kvledger.replay._queue import (
+    EMITTED,
+    LAST,
+    emit_one,
+    head_slot,
+    leave,
+    note_scheduled,
+    open_step,
+    put_in_front,
+    seat,
+)
+from kvledger.replay._record import begin_bucket, close_step, step_seconds
 from kvledger.replay._step import compute, settle, unsettle
 
 # How the content of a block is known: its chain id and place, its place in a common stream, or not at all.
@@ -121,8 +131,6 @@ def preempt(st, sh):
     ints[I_RECOMPUTED] += st.slots[slot, S_COMPUTED]
     give_up(st, sh, slot)
     put_in_front(st, slot)
-    ints[I_PREEMPTIONS] += 1
-    ints[I_PREEMPTED_NOW] = 1
     return slot
 
 
@@ -162,9 +170,7 @@ def schedule(st, sh):
         row[S_NOW] = n
         budget -= n
         i += 1
-    ints[I_SCHEDULED] = i
-    for j in range(i, ints[I_RUNNING]):
-        st.slots[st.lists[ORDER, j], S_NOW] = 0
+    note_scheduled(st, i)
     return budget
 
 
@@ -246,19 +252,15 @@ def emit_tokens(st, log, trace, sh):
     steady = kept
     for i in range(ints[I_STEADY], ints[I_RUNNING]):
         slot = st.lists[ORDER, i]
-        row = st.slots[slot]
         st.lists[ORDER, kept] = slot
         kept += 1
-        if row[S_NOW] > 0 and row[S_COMPUTED] == row[S_PROMPT] + row[S_GENERATED]:
-            row[S_GENERATED] += 1
-            if row[S_GENERATED] == 1:
-                note_latency(log, trace, FIRST_TOKEN, row[S_REQUEST], st.floats[F_NOW])
-            if row[S_GENERATED] == row[S_OUTPUT]:
-                finish(st, log, trace, sh, slot)
-                kept -= 1
-            else:
-                settle(st, slot)
-                steady += 1
+        token = emit_one(st, log, trace, slot)
+        if token == LAST:
+            finish(st, log, trace, sh, slot)
+            kept -= 1
+        elif token == EMITTED:
+            settle(st, slot)
+            steady += 1
     ints[I_STEADY] = steady
     ints[I_RUNNING] = kept
 
@@ -305,17 +307,11 @@ def prefix_step(st, log, trace, sh):
 @compiled
 def run_prefix(st, log, trace, sh, most):
     """Go on for up to ``most`` steps; return DONE, PAUSED, or FULL (the rows must be taken away)."""
-    ints, floats = st.ints, st.floats
-    total = trace.arrivals.shape[0]
     for _ in range(most):
-        if log.rows.shape[0] > 0 and ints[I_ROWS] == log.rows.shape[0]:
-            return FULL
-        if ints[I_RUNNING] == 0 and ints[I_WAITING] == 0:
-            if ints[I_NEXT] == total:
-                return DONE
-            floats[F_NOW] = max(floats[F_NOW], trace.arrivals[ints[I_NEXT]])
-        join_arrivals(st, trace)
-        if ints[I_RUNNING] > 0 or ints[I_WAITING] > 0:
+        reason = open_step(st, log, trace)
+        if reason == DONE or reason == FULL:
+            return reason
+        if reason == GO:
             prefix_step(st, log, trace, sh)
     return PAUSED
 

@@ -7,9 +7,10 @@ import numba
 from kvledger.pool.compiled import inlined
 from kvledger.replay._layout import *
 from kvledger.replay._memory import never_fits
-from kvledger.replay._record import ENDED, QUEUED, note_latency
+from kvledger.replay._record import ENDED, FIRST_TOKEN, QUEUED, note_latency
 
 ADMISSIBLE, TOO_LONG, TOO_LARGE = range(3)
+SILENT, EMITTED, LAST = range(3)
 
 
 @inlined
@@ -78,9 +79,48 @@ def head_slot(st, trace):
 
 
 @inlined
+def open_step(st, log, trace):
+    """Let what has arrived join, at the next arrival when nothing is there; return GO, IDLE, DONE or FULL.
+
+    IDLE: all that arrived was rejected. FULL: the rows must be taken away first.
+    """
+    ints, floats = st.ints, st.floats
+    if log.rows.shape[0] > 0 and ints[I_ROWS] == log.rows.shape[0]:
+        return FULL
+    if ints[I_RUNNING] == 0 and ints[I_WAITING] == 0:
+        if ints[I_NEXT] == trace.arrivals.shape[0]:
+            return DONE
+        floats[F_NOW] = max(floats[F_NOW], trace.arrivals[ints[I_NEXT]])
+    join_arrivals(st, trace)
+    return IDLE if ints[I_RUNNING] == 0 and ints[I_WAITING] == 0 else GO
+
+
+@inlined
+def note_scheduled(st, count):
+    """Note that the first ``count`` running requests compute tokens in this step, and the rest none."""
+    st.ints[I_SCHEDULED] = count
+    for i in range(count, st.ints[I_RUNNING]):
+        st.slots[st.lists[ORDER, i], S_NOW] = 0
+
+
+@inlined
+def emit_one(st, log, trace, slot):
+    """Let a request with everything computed emit a token; return SILENT, EMITTED, or LAST."""
+    row = st.slots[slot]
+    if row[S_NOW] == 0 or row[S_COMPUTED] != row[S_PROMPT] + row[S_GENERATED]:
+        return SILENT
+    row[S_GENERATED] += 1
+    if row[S_GENERATED] == 1:
+        note_latency(log, trace, FIRST_TOKEN, row[S_REQUEST], st.floats[F_NOW])
+    return LAST if row[S_GENERATED] == row[S_OUTPUT] else EMITTED
+
+
+@inlined
 def put_in_front(st, slot):
-    """Put a preempted request at the front of the queue."""
+    """Put a request whose memory was taken away at the front of the queue."""
     ints = st.ints
+    ints[I_PREEMPTIONS] += 1
+    ints[I_PREEMPTED_NOW] = 1
     st.slots[slot, S_NOW] = 0
     st.lists[STACK, ints[I_STACKED]] = slot
     ints[I_STACKED] += 1

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from kvledger.pool.compiled import compiled, inlined
 from kvledger.replay._layout import *
-from kvledger.replay._queue import head_slot, join_arrivals, leave, seat
+from kvledger.replay._queue import head_slot, leave, open_step, seat
 from kvledger.replay._record import FIRST_TOKEN, close_step, note_latency, step_seconds
 
 
@@ -94,19 +94,14 @@ def end_batch(st, log, trace):
 @compiled
 def run_static(st, log, trace, most):
     """Go on for up to ``most`` steps; return DONE, PAUSED, or FULL (the rows must be taken away)."""
-    ints, floats = st.ints, st.floats
-    total = trace.arrivals.shape[0]
+    ints = st.ints
     for _ in range(most):
-        if log.rows.shape[0] > 0 and ints[I_ROWS] == log.rows.shape[0]:
-            return FULL
-        if ints[I_RUNNING] == 0 and ints[I_WAITING] == 0:
-            if ints[I_NEXT] == total:
-                return DONE
-            floats[F_NOW] = max(floats[F_NOW], trace.arrivals[ints[I_NEXT]])
-        join_arrivals(st, trace)
+        reason = open_step(st, log, trace)
+        if reason == DONE or reason == FULL:
+            return reason
+        if reason == IDLE:
+            continue
         if ints[I_RUNNING] == 0:
-            if ints[I_WAITING] == 0:
-                continue
             form_batch(st, log, trace)
         step_batch(st, log, trace)
         if ints[I_BATCH_STEP] == ints[I_BATCH_OUTPUT]:

@@ -11,8 +11,8 @@ from __future__ import annotations
 from kvledger.pool.compiled import called, inlined
 from kvledger.replay._layout import *
 from kvledger.replay._memory import admit, asked_units, blocks_of, extend, free, free_units, update_external
-from kvledger.replay._queue import head_slot, leave, put_in_front, seat
-from kvledger.replay._record import FIRST_TOKEN, close_step, note_latency, step_seconds
+from kvledger.replay._queue import EMITTED, LAST, emit_one, head_slot, leave, note_scheduled, put_in_front, seat
+from kvledger.replay._record import close_step, step_seconds
 
 
 @inlined
@@ -27,8 +27,6 @@ def preempt_last(st):
     ints[I_RECOMPUTED] += st.slots[slot, S_COMPUTED]
     free(st, slot)
     put_in_front(st, slot)
-    ints[I_PREEMPTIONS] += 1
-    ints[I_PREEMPTED_NOW] = 1
     return slot
 
 
@@ -115,9 +113,7 @@ def schedule_running(st):
         row[S_NOW] = n
         budget -= n
         i += 1
-    ints[I_SCHEDULED] = i
-    for j in range(i, ints[I_RUNNING]):
-        st.slots[st.lists[ORDER, j], S_NOW] = 0
+    note_scheduled(st, i)
     return budget
 
 
@@ -244,19 +240,15 @@ def emit(st, log, trace, ticks):
     steady = kept
     for i in range(ints[I_STEADY], ints[I_RUNNING]):
         slot = st.lists[ORDER, i]
-        row = st.slots[slot]
         st.lists[ORDER, kept] = slot
         kept += 1
-        if row[S_NOW] > 0 and row[S_COMPUTED] == row[S_PROMPT] + row[S_GENERATED]:
-            row[S_GENERATED] += 1
-            if row[S_GENERATED] == 1:
-                note_latency(log, trace, FIRST_TOKEN, row[S_REQUEST], st.floats[F_NOW])
-            if row[S_GENERATED] == row[S_OUTPUT]:
-                end(st, log, trace, slot)
-                kept -= 1
-            else:
-                settle(st, slot)
-                steady += 1
+        token = emit_one(st, log, trace, slot)
+        if token == LAST:
+            end(st, log, trace, slot)
+            kept -= 1
+        elif token == EMITTED:
+            settle(st, slot)
+            steady += 1
     ints[I_STEADY] = steady
     ints[I_RUNNING] = kept
 
