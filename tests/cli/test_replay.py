@@ -355,6 +355,18 @@ def test_effects_of_mitigations_are_differences_of_headline_ratios(capsys, trace
         assert sum(row["effect"].values()) == pytest.approx(0.0, abs=1e-9)
 
 
+@pytest.mark.parametrize(
+    "options",
+    [("--prefix-caching", "on", *SMALL), ("--model", "gemma-3-27b", "--memory", "50GiB")],
+    ids=["prefix", "groups"],
+)
+def test_a_pool_that_cannot_be_restarted_says_so(capsys, trace, options):
+    called = call(capsys, "replay", trace, *options, "--policy", "paged,max", "--restart-every", 5, "--json")
+    assert [note for note in called.json()["notes"] if "without restarts" in note] == [
+        "`paged` is replayed without restarts: a prefix cache or groups of layers cannot be restarted yet"
+    ]
+
+
 def test_a_static_batch_that_is_not_restarted_says_so(capsys, trace):
     called = call(capsys, "replay", trace, *SMALL, "--policy", "static-batch", "--restart-every", 60)
     assert "`static-batch` is replayed without restarts" in " ".join(called.out.split())

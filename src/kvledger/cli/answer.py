@@ -244,10 +244,18 @@ def _mitigated(question: Question) -> list[Policy]:
 
 
 def _restart_notes(question: Question, policies: list[Policy]) -> tuple[str, ...]:
-    batched = [policy.name for policy in policies if policy.kind is Kind.STATIC_BATCH]
-    if not batched or not question.restart_every:
+    if not question.restart_every:
         return ()
-    return (f"`{batched[0]}` is replayed without restarts: a batch returns all of its memory when it ends",)
+    notes = []
+    for policy in policies:
+        if policy.kind is Kind.STATIC_BATCH:
+            why = "a batch returns all of its memory when it ends"
+        elif policy.kind is Kind.PAGED and (policy.prefix_caching or policy.block_groups is not None):
+            why = "a prefix cache or groups of layers cannot be restarted yet"
+        else:
+            continue
+        notes.append(f"`{policy.name}` is replayed without restarts: {why}")
+    return tuple(notes)
 
 
 def _max_model_len(question: Question, cost: Cost, workload: Workload) -> tuple[int, str]:
