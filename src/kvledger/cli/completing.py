@@ -1,0 +1,159 @@
+"""What a scrape leaves out of a pool: the price of a block and the longest request, from options and the server."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from kvledger.engines.vllm.metrics import VllmEngine
+from kvledger.errors import Error, ModelError, UsageError
+from kvledger.ledger import Accuracy
+from kvledger.measure.groups import price_by_plan
+from kvledger.measure.meter import shown_name
+from kvledger.measure.pool import PoolShape
+from kvledger.measure.pricing import keeps_every_token, price_by_bytes, price_by_model, price_by_token
+from kvledger.measure.served_name import explain_difference
+from kvledger.model.catalogue import catalogue, find_model
+from kvledger.sources.http import Access, fetch, parse_address
+from kvledger.units import parse_bytes
+
+if TYPE_CHECKING:
+    from kvledger.model.spec import ModelSpec
+
+__all__ = ["Completer", "PoolFacts", "read_facts"]
+
+_MOST_NAMES = 100
+"""Served names that are compared with the model given."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolFacts:
+    """What the options say about the pool."""
+
+    model: ModelSpec | None
+    kv_dtype: str | None
+    bytes_per_token: int | None
+    kv_memory: int | None
+    max_model_len: int | None
+
+
+class Completer:
+    """Completes the pools of one source, or of several that are alike; calling it may ask the server once.
+
+    Args:
+        facts: What the options say.
+        access: How a server may be asked.
+        server: The server whose list of models tells the longest request; None when none can be asked.
+    """
+
+    def __init__(self, facts: PoolFacts, *, access: Access, server: str | None) -> None:
+        self._facts = facts
+        self._access = access
+        self._server = server
+        self._served: dict[str, ModelSpec | None] = {}
+        self._compared: set[str] = set()
+        self._hints: list[str] = []
+        self._notes: dict[str, None] = {}
+        self._told_length: int | None = None
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What was assumed, and what would make the numbers better; each once."""
+        return tuple(self._notes)
+
+    def take_hints(self) -> list[str]:
+        """Return what came up since the last call and should be said at once."""
+        hints, self._hints = self._hints, []
+        return hints
+
+    def __call__(self, shape: PoolShape, engine: VllmEngine) -> PoolShape:
+        """Return the pool with its price and its longest request, as far as they are known."""
+        facts = self._facts
+        if facts.max_model_len is not None:
+            shape = replace(shape, max_model_len=facts.max_model_len, max_model_len_source="--max-model-len")
+        elif shape.max_model_len is None:
+            shape = self._ask_length(shape)
+        if facts.bytes_per_token is not None:
+            return price_by_token(shape, facts.bytes_per_token)
+        if facts.kv_memory is not None:
+            return price_by_bytes(shape, facts.kv_memory, source="--kv-memory", accuracy=Accuracy.DERIVED)
+        if facts.model is not None and engine.model is not None:
+            self._compare_names(engine.model, facts.model)
+        model = facts.model or self._find_served(engine.model)
+        if model is not None:
+            dtype = facts.kv_dtype or _served_dtype(engine)
+            price = price_by_model if keeps_every_token(model) else price_by_plan
+            try:
+                return price(shape, model, dtype)
+            except (ModelError, UsageError) as error:
+                self._note(error.message)
+        if shape.pricing is None:
+            self._note("what a token costs is not known: give --model, --bytes-per-token or --kv-memory")
+        return shape
+
+    def _compare_names(self, served: str, model: ModelSpec) -> None:
+        """Note once for each served name that another model is served than the one given."""
+        if served in self._compared or len(self._compared) >= _MOST_NAMES:
+            return
+        self._compared.add(served)
+        why = explain_difference(served, model, self._find_served(served), families=catalogue())
+        if why is not None:
+            text = f"the server serves `{shown_name(served)[:80]}`, but --model is {model.name}: {why}"
+            self._note(text)
+            self._hints.append(text)
+
+    def _find_served(self, name: str | None) -> ModelSpec | None:
+        if name is None:
+            return None
+        if name not in self._served:
+            self._served[name] = None
+            with suppress(UsageError):
+                self._served[name] = find_model(name)
+        return self._served[name]
+
+    def _note(self, text: str) -> None:
+        self._notes[text] = None
+
+    def _ask_length(self, shape: PoolShape) -> PoolShape:
+        """Ask the server's list of models once for the longest request; nothing is lost when it does not answer."""
+        server, self._server = self._server, None
+        if server is not None:
+            with suppress(Error, ValueError, LookupError, TypeError, RecursionError):
+                address = replace(parse_address(server, default_path="/v1/models"), path="/v1/models")
+                length = json.loads(fetch(address, self._access).content)["data"][0]["max_model_len"]
+                if isinstance(length, int) and 0 < length <= 2**40:
+                    self._told_length = length
+        if self._told_length is None:
+            return shape
+        return replace(shape, max_model_len=self._told_length, max_model_len_source="the server's list of models")
+
+
+def _served_dtype(engine: VllmEngine) -> str | None:
+    told = engine.cache_config.get("cache_dtype", "auto")
+    return None if told in ("auto", "None", "") else told
+
+
+def read_facts(options: dict[str, Any]) -> PoolFacts:
+    """Read what the options say about the pool.
+
+    Raises:
+        UsageError: The price of a token was given twice.
+    """
+    given = [name for name in ("model", "bytes_per_token", "kv_memory") if options[name] is not None]
+    if len(given) > 1:
+        names = " and ".join("--" + name.replace("_", "-") for name in given)
+        raise UsageError(f"what a token costs was given twice: {names}", hint="give one of them")
+    model = None
+    if options["model"] is not None:
+        from kvledger.sources.models import load_model
+
+        model = load_model(options["model"])
+    return PoolFacts(
+        model=model,
+        kv_dtype=options["kv_dtype"],
+        bytes_per_token=options["bytes_per_token"],
+        kv_memory=None if options["kv_memory"] is None else parse_bytes(options["kv_memory"]),
+        max_model_len=options["max_model_len"],
+    )
