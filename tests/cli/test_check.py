@@ -1,15 +1,17 @@
 """`kvledger check`: what is surely beyond a limit gives exit code 1."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from click.testing import CliRunner
 
 from kvledger.cli import check as module
 from kvledger.cli.main import _run
+from kvledger.engines.vllm.metrics import VllmScrape
 from kvledger.errors import SourceError, UsageError
 from kvledger.measure.limits import Limit, LimitName, Outcome
-from tests.measure.recorded import rows, without_a_ledger
+from tests.measure.recorded import rows, scrapes, without_a_ledger
 
 
 def text_of(phase):
@@ -111,3 +113,33 @@ def test_a_limit_is_broken_only_for_sure(name, bound, low, high, outcome):
 def test_a_model_other_than_the_served_one_is_hinted_at():
     text = text_of("plain").replace('model_name="mid"', 'model_name="Llama-3.1-8B"')
     assert "`8b` is served" in run("--max-held", "99%", "--model", "llama-3.1-70b", text=text).stderr
+
+
+def waiting_in(*samples, limit="2"):
+    """Check `--max-waiting` of a recording; a sample is (waiting, gauge), or the text of an error."""
+    from kvledger.measure.recording import MAGIC, FrameWriter, RecordedSample
+
+    writer = FrameWriter()
+    frames = [MAGIC]
+    for second, sample in enumerate(samples):
+        scrape = None
+        if not isinstance(sample, str):
+            engine = replace(scrapes("async")[30].engines[0], waiting=sample[0], usage_ratio=sample[1])
+            scrape = VllmScrape(engines=(engine,))
+        error = sample if isinstance(sample, str) else ""
+        frames.append(writer.write(RecordedSample(seconds=float(second), source=0, scrape=scrape, error=error)))
+    result = CliRunner().invoke(
+        module.command, ["-", "--max-waiting", limit, "--json"], input=b"".join(frames), standalone_mode=False
+    )
+    (found,) = json.loads(result.stdout)["limits"]
+    return found["outcome"], found["low"], found["reason"]
+
+
+def test_waiting_is_that_of_the_last_sample_though_it_has_no_ledger():
+    assert waiting_in((0, 0.5), (9, 0.123456)) == ("broken", 9.0, None)
+    assert waiting_in((9, 0.123456), (1, 0.5)) == ("kept", 1.0, None)
+
+
+def test_waiting_is_unknown_when_the_last_sample_failed():
+    assert waiting_in((0, 0.5), "no answer in time") == ("unknown", None, "the last sample failed: no answer in time")
+    assert waiting_in("no answer in time", (0, 0.5)) == ("kept", 0.0, None)

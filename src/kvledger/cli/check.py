@@ -75,7 +75,7 @@ def command(**options: Any) -> int:
         (source.name, engine.engine_index, limit)
         for source in report.sources
         for engine in source.engines
-        for limit in check_limits(engine, bounds)
+        for limit in check_limits(engine, bounds, failing=source.failing)
     ]
     bad = {Outcome.BROKEN, Outcome.OPEN, Outcome.UNKNOWN} if options["strict"] else {Outcome.BROKEN}
     if options["as_json"]:

@@ -35,6 +35,7 @@ class Session:
         self._samples: dict[int, int] = {}
         self._missed: dict[int, int] = {}
         self._errors: dict[int, str] = {}
+        self._failing: dict[int, str] = {}
         self._notes: list[str] = []
         self.feed = self._open(options)
 
@@ -46,8 +47,9 @@ class Session:
             self._samples[sample.source] = self._samples.get(sample.source, 0) + 1
             if sample.scrape is None:
                 self._missed[sample.source] = self._missed.get(sample.source, 0) + 1
-                self._errors[sample.source] = sample.error
+                self._errors[sample.source] = self._failing[sample.source] = sample.error
                 continue
+            self._failing.pop(sample.source, None)
             meter = self._meters.get(sample.source)
             if meter is None:
                 meter = Meter(complete=self._complete, scheduling=self._scheduling)
@@ -83,6 +85,7 @@ class Session:
                     samples=self._samples[number],
                     missed=self._missed.get(number, 0),
                     last_error=self._errors.get(number, ""),
+                    failing=self._failing.get(number, ""),
                 )
             )
         return MeasureReport(sources=tuple(sources), notes=(*self._notes, *self._complete.notes))

@@ -68,19 +68,20 @@ class Limit:
         return Outcome.BROKEN if broken else Outcome.KEPT if kept else Outcome.OPEN
 
 
-def check_limits(engine: EngineSummary, bounds: dict[LimitName, float]) -> list[Limit]:
-    """Compare one engine with every limit that was set."""
+def check_limits(engine: EngineSummary, bounds: dict[LimitName, float], *, failing: str = "") -> list[Limit]:
+    """Compare one engine with every limit that was set; ``failing`` says why the last sample of its server failed."""
     return [
-        Limit(name=name, bound=bound, low=low, high=high, reason=_find_reason(engine, name) if low is None else "")
+        Limit(name=name, bound=bound, low=low, high=high, reason=reason if low is None else "")
         for name, bound in bounds.items()
-        for low, high in [_find(engine, name)]
+        for low, high in [_find(engine, name, failing)]
+        for reason in [_find_reason(engine, name, failing)]
     ]
 
 
-def _find(engine: EngineSummary, name: LimitName) -> tuple[float | None, float | None]:
+def _find(engine: EngineSummary, name: LimitName, failing: str) -> tuple[float | None, float | None]:
     shares = engine.shares
     if name is LimitName.MAX_WAITING:
-        waiting = engine.last.waiting
+        waiting = None if failing else engine.newest.waiting
         return (waiting, waiting)
     if name is LimitName.MAX_PREEMPTIONS:
         return (engine.traffic.preemptions, engine.traffic.preemptions)
@@ -104,8 +105,10 @@ def _find_held(peak: Reading) -> tuple[float | None, float | None]:
     return (ratio, ratio)
 
 
-def _find_reason(engine: EngineSummary, name: LimitName) -> str:
+def _find_reason(engine: EngineSummary, name: LimitName, failing: str) -> str:
     """Return why a number is not known."""
+    if name is LimitName.MAX_WAITING and failing:
+        return f"the last sample failed: {failing}"
     if name is LimitName.MAX_WAITING:
         return "the scrape does not tell how many requests wait"
     if name is LimitName.MAX_PREEMPTIONS:

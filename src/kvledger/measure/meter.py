@@ -130,7 +130,7 @@ class Meter:
         return {index: list(_settle(meter)) for index, meter in sorted(self._engines.items())}
 
     def _read(self, meter: _EngineMeter, engine: VllmEngine, scrape: VllmScrape, seconds: float) -> Reading:
-        shape = read_pool_shape(engine, engines=len(scrape.engines))
+        shape = read_pool_shape(engine, engines=sum(other.replica == engine.replica for other in scrape.engines))
         shape = self._complete(shape, engine) if shape is not None else None
         if shape == meter.shape:  # one object for all samples of a pool: thousands of them are kept
             shape = meter.shape
@@ -305,6 +305,8 @@ def _count_computed(engine: VllmEngine) -> int | None:
 def _has_reset(before: VllmEngine | None, now: VllmEngine) -> bool:
     if before is None:
         return False
+    if before.replica != now.replica:
+        return True
     for name in ("prompt_tokens", "generation_tokens", "preemptions"):
         earlier, later = getattr(before, name), getattr(now, name)
         if earlier is not None and later is not None and later < earlier:

@@ -275,6 +275,7 @@ class _Parts:
         return VllmEngine(
             index=index,
             model=values.get("model"),
+            replica=str(values.get("replica", "")),
             generation=Generation(values.get("generation", "V1")),
             usage_ratio=None if usage is None else float(usage),
             usage_source=str(values.get("usage_source", "")),
@@ -308,6 +309,8 @@ def _flatten(scrape: VllmScrape, *, prefix: str, buckets: bool) -> Iterator[tupl
         at = f"{prefix}{engine.index}/"
         yield f"{at}generation", engine.generation.value
         yield f"{at}model", engine.model
+        if engine.replica:
+            yield f"{at}replica", engine.replica
         yield f"{at}asleep", int(engine.is_asleep)
         for name in _COUNTS:
             value = getattr(engine, name)

@@ -58,6 +58,9 @@ class EngineSummary:
     """Samples without a ledger."""
     restarts: int
     last: Reading
+    """The last reading that has a ledger."""
+    newest: Reading
+    """The last reading, with a ledger or without."""
     peak: Reading | None
     """The reading that holds most."""
     mean: LedgerIntegral
@@ -101,6 +104,7 @@ def summarise(readings: Sequence[Reading], spans: Sequence[tuple[VllmEngine, Vll
         unread=len(readings) - len(whole),
         restarts=readings[-1].epoch - readings[0].epoch,
         last=last,
+        newest=readings[-1],
         peak=peak,
         mean=integral,
         internal_per_request_tokens=_internal_per_request(whole),

@@ -19,6 +19,8 @@ class SourceReport:
     missed: int
     """Samples for which the server gave no answer that can be read."""
     last_error: str = ""
+    failing: str = ""
+    """Why the last of all samples failed; empty when it did not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,8 @@ from urllib.parse import urlencode
 
 import msgspec
 
-from kvledger.engines.vllm.metrics import read_vllm_metrics, wanted_series
+from kvledger.engines.vllm.metrics import read_vllm_metrics
+from kvledger.engines.vllm.series import is_series, spelling_of, wanted_pattern
 from kvledger.errors import SourceError, UsageError
 from kvledger.measure.recording import RecordedSample
 from kvledger.sources.http import Access, Address, fetch_with_retries, parse_address
@@ -99,7 +100,7 @@ def fetch_instances(url: str, access: Access, span: Range) -> Iterator[tuple[lis
     if not found:
         raise SourceError(
             "the Prometheus server has no series of vLLM in this range",
-            hint="check --selector and --since; the names begin with `vllm:`",
+            hint="check --selector and --since; names begin with `vllm:`, `vllm_`, `ray_vllm:` or `ray_vllm_`",
         )
 
 
@@ -121,8 +122,8 @@ def _query(selector: str) -> str:
     if match is None:
         raise UsageError(f"`{selector[:80]}` is no label selector", hint="write one such as '{job=\"vllm\"}'")
     inside = match["inside"].strip().strip(",")
-    names = "|".join([*(f"vllm:{name}" for name in sorted(wanted_series(buckets=False))), _START])
-    return "{" + ",".join(part for part in (f'__name__=~"{names}"', inside) if part) + "}"
+    names = f'__name__=~"{wanted_pattern()}|{_START}"'
+    return "{" + ",".join(part for part in (names, inside) if part) + "}"
 
 
 def _ask(address: Address, access: Access, parameters: Mapping[str, str]) -> _Answer:
@@ -162,7 +163,7 @@ def _samples(answer: _Answer, known: _Instances) -> Iterator[RecordedSample]:
         for seconds, text in points:
             lines.setdefault((seconds, number), []).append(f"{head} {text}")
     for (seconds, number), series_lines in sorted(lines.items()):
-        if not any(line.startswith("vllm:") for line in series_lines):
+        if not any(is_series(line) for line in series_lines):
             continue
         try:
             scrape = read_vllm_metrics("\n".join(series_lines))
@@ -176,7 +177,7 @@ def _head(metric: Mapping[str, str]) -> str | None:
     name = metric.get("__name__", "")
     if name == _START:
         return name
-    if not name.startswith("vllm:"):
+    if not spelling_of(name):
         return None
     labels = ",".join(f'{key}="{_escape(value)}"' for key, value in metric.items() if key != "__name__")
     return f"{name}{{{labels}}}"

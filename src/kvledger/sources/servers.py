@@ -14,6 +14,7 @@ from typing import BinaryIO
 from kvledger.engines.facts import Engine
 from kvledger.engines.recognise import recognise
 from kvledger.engines.vllm.metrics import read_vllm_metrics
+from kvledger.engines.vllm.series import is_series
 from kvledger.errors import Error, SourceError, UsageError
 from kvledger.measure.recording import MAGIC, FrameReader, RecordedSample
 from kvledger.sources.http import Access, Address, fetch, fetch_with_retries, parse_address
@@ -210,7 +211,7 @@ def _read_content(content: bytes, name: str, *, seconds: float) -> Feed:
 
 def _looks_like_metrics(text: str) -> bool:
     """Tell a scrape of vLLM from a log: a scrape has lines that begin with a series or with its help."""
-    return any(line.startswith(("# HELP vllm:", "# TYPE vllm:", "vllm:")) for line in io.StringIO(text[: 2**20]))
+    return any(is_series(line) for line in io.StringIO(text[: 2**20]))
 
 
 def _read_folder(folder: Path) -> Feed:

@@ -3,7 +3,8 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvledger.engines.vllm.metrics import read_vllm_metrics, wanted_series
+from kvledger.engines.vllm.metrics import read_vllm_metrics
+from kvledger.engines.vllm.series import wanted_series
 from kvledger.errors import SourceError
 from kvledger.measure.meter import Meter
 from tests.measure.recorded import rows

@@ -8,61 +8,29 @@ Only series the laws need are kept; ``_created`` series and everything unknown a
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 from kvledger.engines.facts import HistogramReading
+from kvledger.engines.vllm.series import (
+    LABELLED,
+    PREFIXES,
+    VALUES,
+    find_kind,
+    find_replica,
+    is_series,
+    read_number,
+    read_sample,
+    spelling_of,
+)
 from kvledger.errors import SourceError
 
-__all__ = ["Generation", "VllmEngine", "VllmScrape", "read_vllm_metrics", "wanted_series"]
+__all__ = ["Generation", "VllmEngine", "VllmScrape", "read_vllm_metrics"]
 
 MAX_ENGINES = 4096
 _MAX_BUCKETS = 256
-_MAX_LABELS = 200
-_PREFIX = "vllm:"
-
-_VALUES = {
-    "num_requests_running": "running",
-    "num_requests_waiting": "waiting",
-    "num_requests_swapped": "swapped",
-    "kv_cache_usage_perc": "usage_ratio",
-    "gpu_cache_usage_perc": "old_usage_ratio",
-    "prompt_tokens_total": "prompt_tokens",
-    "generation_tokens_total": "generation_tokens",
-    "prompt_tokens_cached_total": "cached_tokens",
-    "prefix_cache_queries_total": "query_tokens",
-    "prefix_cache_hits_total": "hit_tokens",
-    "gpu_prefix_cache_queries_total": "old_query_tokens",
-    "gpu_prefix_cache_hits_total": "old_hit_tokens",
-    "num_preemptions_total": "preemptions",
-    "spec_decode_num_draft_tokens_total": "draft_tokens",
-}
-"""Series that become one number of the engine, and our name for it."""
-
-_LABELLED = {
-    "request_success_total": ("finished", "finished_reason"),
-    "num_requests_waiting_by_reason": ("waiting_by_reason", "reason"),
-    "engine_sleep_state": ("sleep_state", "sleep_state"),
-}
-
-_HISTOGRAMS = {
-    "request_prompt_tokens",
-    "request_generation_tokens",
-    "request_params_max_tokens",
-    "request_prefill_kv_computed_tokens",
-    "iteration_tokens_total",
-    "time_to_first_token_seconds",
-    "inter_token_latency_seconds",
-    "time_per_output_token_seconds",
-    "e2e_request_latency_seconds",
-    "request_queue_time_seconds",
-}
-_ENDINGS = ("_bucket", "_sum", "_count")
 _EXPECTED = ("running", "waiting", "usage_ratio", "prompt_tokens", "generation_tokens")
-_SERIES = re.compile(r"(?P<name>[A-Za-z_:][\w:]*)(?:\{(?P<labels>.*)\})?\s+(?P<value>\S+)")
-_LABEL = re.compile(r'([A-Za-z_]\w*)="((?:[^"\\]|\\.)*)"')
 
 
 class Generation(StrEnum):
@@ -77,6 +45,9 @@ class VllmEngine:
     """One engine at one instant; counters are cumulative since its start, None where the scrape does not say it."""
 
     index: int
+    """The ``engine`` label; the place among all engines where a text holds several processes."""
+    replica: str = ""
+    """The process it is in, where the text says it (Ray)."""
     model: str | None = None
     generation: Generation = Generation.V1
     running: int | None = None
@@ -98,7 +69,7 @@ class VllmEngine:
     waiting_by_reason: Mapping[str, int] = field(default_factory=dict)
     is_asleep: bool = False
     histograms: Mapping[str, HistogramReading] = field(default_factory=dict)
-    """By the source's name without ``vllm:``."""
+    """By the source's name without its prefix."""
     cache_config: Mapping[str, str] = field(default_factory=dict)
     """Labels of ``vllm:cache_config_info``; the number of blocks in it is summed over data-parallel engines."""
     missing: tuple[str, ...] = ()
@@ -127,13 +98,8 @@ class VllmScrape:
     start_seconds: float | None = None
     """When the frontend process started, by its own clock."""
     is_multiprocess: bool = False
-    """Several API servers write these series: gauges and counters may be one step apart."""
+    """Several API servers, or Ray, write these series: gauges and counters may be one step apart."""
     garbled_lines: int = 0
-
-
-def wanted_series(*, buckets: bool) -> frozenset[str]:
-    """Return the names that are read, without ``vllm:``; ``buckets`` adds those of histogram buckets."""
-    return frozenset(name for name in _wanted_names() if buckets or not name.endswith("_bucket"))
 
 
 def read_vllm_metrics(text: str) -> VllmScrape:
@@ -151,8 +117,8 @@ def read_vllm_metrics(text: str) -> VllmScrape:
 class _Reader:
     def __init__(self) -> None:
         self._labels: dict[str, dict[str, str]] = {}
-        self._engines: dict[int, _Draft] = {}
-        self._wanted = _wanted_names()
+        self._engines: dict[tuple[str, str, int], _Draft] = {}
+        """By spelling, process and ``engine`` label."""
         self._named = 0
         self._garbled = 0
         self._created = False
@@ -160,45 +126,38 @@ class _Reader:
         self._queries_are_tokens = True
 
     def take(self, line: str) -> None:
-        if not line.startswith(_PREFIX):
+        spelling = spelling_of(line)
+        if not spelling:
             if line.startswith("#"):
                 self._comment(line)
             elif line.startswith("process_start_time_seconds"):
-                self._start = _number(line.rpartition(" ")[2])
+                self._start = read_number(line.rpartition(" ")[2])
             return
         end = min((at for at in (line.find("{"), line.find(" ")) if at > 0), default=len(line))
-        name = line[len(_PREFIX) : end]
-        kind = self._wanted.get(name)
-        if kind is None:
+        kind, name, is_whole = find_kind(line[len(spelling) : end])
+        if not kind:
             self._created = self._created or name.endswith("_created")
             return
-        match = _SERIES.match(line)
-        if match is None:
+        sample = read_sample(line, self._labels)
+        if sample is None:
             self._garbled += 1
             return
-        labels = self._read_labels(match["labels"] or "")
-        index = labels.get("engine", "0")
-        if not (index.isascii() and index.isdigit() and len(index) < 6) or (
-            len(self._engines) >= MAX_ENGINES and int(index) not in self._engines
-        ):
+        index = sample.labels.get("engine", "0")
+        if not (index.isascii() and index.isdigit() and len(index) < 6):
             self._garbled += 1
             return
-        self._engines.setdefault(int(index), _Draft()).take(kind, name, labels, _number(match["value"]))
+        key = (spelling, find_replica(sample.labels), int(index))
+        if key not in self._engines and len(self._engines) >= MAX_ENGINES:
+            self._garbled += 1
+            return
+        draft = self._engines.setdefault(key, _Draft())
+        (draft if is_whole else draft.short()).take(kind, name, sample.labels, sample.value)
 
     def _comment(self, line: str) -> None:
-        if line.startswith("# HELP vllm:"):
+        if is_series(line):
             self._named += 1
-            if "prefix_cache_queries" in line:
+            if "prefix_cache_queries" in line and line.startswith("# HELP"):
                 self._queries_are_tokens = "token" in line
-
-    def _read_labels(self, text: str) -> dict[str, str]:
-        found = self._labels.get(text)
-        if found is None:
-            pairs = _LABEL.findall(text)[:_MAX_LABELS]
-            found = {key: _unescape(value) for key, value in pairs}
-            if '"le"' not in text and 'le="' not in text:
-                self._labels[text] = found
-        return found
 
     def finish(self) -> VllmScrape:
         if not self._engines:
@@ -211,19 +170,25 @@ class _Reader:
                 "the text has no metric of vLLM",
                 hint="give the server's /metrics, such as http://host:8000 or a saved copy of it",
             )
+        spelling = min((spelling for spelling, _, _ in self._engines), key=PREFIXES.index)
+        keys = sorted(key for key in self._engines if key[0] == spelling)
+        several = len({replica for _, replica, _ in keys}) > 1
         engines = tuple(
-            draft.finish(index, queries_are_tokens=self._queries_are_tokens)
-            for index, draft in sorted(self._engines.items())
+            self._engines[spelling, replica, index].finish(
+                place if several else index, replica, queries_are_tokens=self._queries_are_tokens
+            )
+            for place, (_, replica, index) in enumerate(keys)
         )
         if all(engine.running is engine.prompt_tokens is engine.usage_ratio is None for engine in engines):
             raise SourceError(
                 "the text has metrics of vLLM, but neither running requests, nor usage, nor token counters",
                 hint="give the whole /metrics of the server, not a selection",
             )
+        by_ray = spelling.startswith("ray")  # the start is that of Ray's own exporter, and series leave one by one
         return VllmScrape(
             engines=engines,
-            start_seconds=self._start,
-            is_multiprocess=not self._created and self._start is None,
+            start_seconds=None if by_ray else self._start,
+            is_multiprocess=by_ray or (not self._created and self._start is None),
             garbled_lines=self._garbled,
         )
 
@@ -233,13 +198,20 @@ class _Draft:
 
     def __init__(self) -> None:
         self.values: dict[str, float] = {}
-        self.labelled: dict[str, dict[str, int]] = {field_name: {} for field_name, _ in _LABELLED.values()}
+        self.labelled: dict[str, dict[str, int]] = {field_name: {} for field_name, _ in LABELLED.values()}
         self.sums: dict[str, float] = {}
         self.counts: dict[str, float] = {}
         self.buckets: dict[str, list[tuple[float, float]]] = {}
         self.config: dict[str, str] = {}
         self.model: str | None = None
         self.has_engine_label = False
+        self._short: _Draft | None = None
+
+    def short(self) -> _Draft:
+        """Return the draft of the counters without their ending, which count where the others are absent."""
+        if self._short is None:
+            self._short = _Draft()
+        return self._short
 
     def take(self, kind: str, name: str, labels: dict[str, str], value: float | None) -> None:
         if self.model is None:
@@ -250,10 +222,10 @@ class _Draft:
         elif value is None:
             return
         elif kind == "value":
-            key = _VALUES[name]
+            key = VALUES[name]
             self.values[key] = self.values.get(key, 0.0) + value
         elif kind == "labelled":
-            field_name, label = _LABELLED[name]
+            field_name, label = LABELLED[name]
             self.labelled[field_name][labels.get(label, "")[:80]] = int(value)
         else:
             self._take_histogram(kind, name, labels, value)
@@ -265,13 +237,18 @@ class _Draft:
         elif kind == "_count":
             self.counts[base] = value
         else:
-            edge = math.inf if labels.get("le") == "+Inf" else _number(labels.get("le", ""))
+            edge = math.inf if labels.get("le") == "+Inf" else read_number(labels.get("le", ""))
             buckets = self.buckets.setdefault(base, [])
             if edge is not None and len(buckets) < _MAX_BUCKETS:
                 buckets.append((edge, value))
 
-    def finish(self, index: int, *, queries_are_tokens: bool) -> VllmEngine:
+    def finish(self, index: int, replica: str, *, queries_are_tokens: bool) -> VllmEngine:
         values = self.values
+        if self._short is not None:
+            values = {**self._short.values, **values}
+            for name, counts in self._short.labelled.items():
+                self.labelled[name] = self.labelled[name] or counts
+            self.has_engine_label = self.has_engine_label or self._short.has_engine_label
         usage, source = values.get("usage_ratio"), "vllm:kv_cache_usage_perc"
         if usage is None:
             usage, source = values.get("old_usage_ratio"), "vllm:gpu_cache_usage_perc"
@@ -282,6 +259,7 @@ class _Draft:
         known = {**values, "usage_ratio": -1.0 if usage is None else usage}
         return VllmEngine(
             index=index,
+            replica=replica,
             model=self.model,
             generation=Generation.V1 if self.has_engine_label and "swapped" not in values else Generation.V0,
             running=_whole(values.get("running")),
@@ -320,29 +298,5 @@ class _Draft:
             )
 
 
-def _wanted_names() -> dict[str, str]:
-    wanted = dict.fromkeys(_VALUES, "value") | dict.fromkeys(_LABELLED, "labelled") | {"cache_config_info": "config"}
-    return wanted | dict(_histogram_names(_HISTOGRAMS))
-
-
-def _histogram_names(names: Iterable[str]) -> Iterator[tuple[str, str]]:
-    for name in names:
-        for ending in _ENDINGS:
-            yield f"{name}{ending}", ending
-
-
-def _number(text: str) -> float | None:
-    """Return a finite number of at most 2**60, else None (``NaN``, ``None``, garbage)."""
-    try:
-        value = float(text[:64])
-    except ValueError:
-        return None
-    return value if math.isfinite(value) and abs(value) <= 2**60 else None
-
-
 def _whole(value: float | None) -> int | None:
     return int(value) if value is not None and value >= 0 else None
-
-
-def _unescape(text: str) -> str:
-    return text if "\\" not in text else text.replace('\\"', '"').replace("\\n", "\n").replace("\\\\", "\\")
