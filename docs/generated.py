@@ -13,6 +13,7 @@ from kvledger.cli.main import _COMMANDS
 from kvledger.errors import Error
 from kvledger.ledger import Account
 from kvledger.pool import Policy, parse_policies, parse_policy
+from kvledger.report.metrics_table import METRICS
 
 _MARK = re.compile(r"^<!-- generated: (\S+) -->$", re.MULTILINE)
 
@@ -139,6 +140,15 @@ def every_error() -> list[type[Error]]:
     return sorted(found, key=lambda error: error.code)
 
 
+def metrics() -> str:
+    """Return the table of metrics that `kvledger export` serves."""
+    rows = (
+        (f"`{m.name}`", m.kind.value, ", ".join(f"`{label}`" for label in (*m.whose, *m.labels)), m.meaning)
+        for m in METRICS
+    )
+    return _table(("metric", "type", "labels", "meaning"), rows)
+
+
 def _table(head: tuple[str, ...], rows: "Iterator[tuple[str, ...]]") -> str:
     lines = [" | ".join(head), " | ".join("---" for _ in head), *(" | ".join(map(_cell, row)) for row in rows)]
     return "\n".join(f"| {line} |" for line in lines)
@@ -148,5 +158,6 @@ PARTS: dict[str, Callable[[], str]] = {
     "accounts": accounts,
     "commands": command_reference,
     "errors": errors,
+    "metrics": metrics,
     "policies": policies,
 }

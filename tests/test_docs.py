@@ -18,6 +18,7 @@ from kvledger.cli.main import _kvledger as group
 from kvledger.ledger import Account, Accuracy, Memo, PaperView
 from kvledger.pool import Growth, Placement, Reservation
 from kvledger.replay import Factors, Rejection
+from kvledger.report.metrics_table import METRICS
 from kvledger.report.series import SERIES_COLUMNS
 from kvledger.traces.formats import ALL as FORMATS
 from kvledger.traces.synthetic.catalogue import CATALOGUE, COMMON
@@ -242,6 +243,11 @@ def test_every_environment_variable_is_documented():
     assert names >= {"NO_COLOR", "NUMBA_CACHE_DIR", "KVLEDGER_TOKEN"}
     text = page("cli.md")
     assert [name for name in sorted({*names, "COLUMNS"}) if f"`{name}`" not in text] == []
+
+
+def test_every_metric_is_documented():
+    text = page("export.md")
+    assert [metric.name for metric in METRICS if f"| `{metric.name}` |" not in text] == []
 
 
 def test_every_way_of_being_rejected_is_documented():

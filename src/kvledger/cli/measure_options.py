@@ -12,7 +12,7 @@ from kvledger.errors import UsageError
 if TYPE_CHECKING:
     from kvledger.sources.servers import Pace
 
-__all__ = ["parse_duration", "read_pace", "server_options", "source_options"]
+__all__ = ["access_options", "parse_duration", "read_pace", "server_options", "source_options"]
 
 Function = Callable[..., Any]
 _UNITS = {"": 1.0, "s": 1.0, "ms": 0.001, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -59,7 +59,7 @@ def source_options(function: Function) -> Function:
     return function
 
 
-def server_options(function: Function) -> Function:
+def access_options(function: Function) -> Function:
     """Add the options that say how a server is asked."""
     for option in reversed(
         (
@@ -68,13 +68,23 @@ def server_options(function: Function) -> Function:
             click.option("--token-file", help="File with a bearer token (or the variable KVLEDGER_TOKEN)."),
             click.option("--ca-file", help="Certificates to trust, for https."),
             click.option("--insecure", is_flag=True, help="Do not check the server's certificate."),
+        )
+    ):
+        function = option(function)
+    return function
+
+
+def server_options(function: Function) -> Function:
+    """Add the options that say how a server is asked, and which time of a Prometheus server."""
+    for option in reversed(
+        (
             click.option("--selector", default="{}", help="Of a Prometheus server: labels, such as '{job=\"vllm\"}'."),
             click.option("--since", default="1h", show_default=True, help="Of a Prometheus server: begin, before now."),
             click.option("--until", default="0s", help="Of a Prometheus server: end, before now."),
         )
     ):
         function = option(function)
-    return function
+    return access_options(function)
 
 
 def read_pace(for_: str, every: str) -> Pace:
