@@ -11,6 +11,8 @@ import click
 
 from kvledger.cli.main import _COMMANDS
 from kvledger.errors import Error
+from kvledger.findings.catalogue import RULES
+from kvledger.findings.rule import Page, read_page
 from kvledger.ledger import Account
 from kvledger.pool import Policy, parse_policies, parse_policy
 from kvledger.report.metrics_table import METRICS
@@ -149,6 +151,19 @@ def metrics() -> str:
     return _table(("metric", "type", "labels", "meaning"), rows)
 
 
+def findings() -> str:
+    """Return the page of every finding, from its class."""
+    return "\n".join(line for rule in RULES for line in _page(read_page(type(rule))))
+
+
+def _page(page: Page) -> Iterator[str]:
+    yield f"## {page.code}: {page.title}"
+    yield ""
+    for name, text in page.sections.items():
+        yield f"**{name}.** {text}"
+        yield ""
+
+
 def _table(head: tuple[str, ...], rows: "Iterator[tuple[str, ...]]") -> str:
     lines = [" | ".join(head), " | ".join("---" for _ in head), *(" | ".join(map(_cell, row)) for row in rows)]
     return "\n".join(f"| {line} |" for line in lines)
@@ -159,5 +174,6 @@ PARTS: dict[str, Callable[[], str]] = {
     "commands": command_reference,
     "errors": errors,
     "metrics": metrics,
+    "findings": findings,
     "policies": policies,
 }

@@ -35,6 +35,13 @@ def test_every_field_of_cache_json_is_documented(capsys):
     assert leaves(fields_of(found)) == documented_fields("cache")
 
 
+def test_every_field_of_findings_is_documented(capsys):
+    traffic = "synthetic:chat,requests=200,rate=inf"
+    flags = ["--model", "llama-3-8b", "--memory", "1GiB", "--policy", "max,paged", "--json", "-q"]
+    found = fields_of({"findings": call(capsys, "replay", traffic, *flags).json()["findings"]})
+    assert found == documented_fields("findings")
+
+
 def test_the_schema_of_the_cache_is_stable(capsys):
     found = call(capsys, "cache", CHAT, "--model", "llama-3-8b", "--json", "-q").json()
     assert json.dumps([found["schema"], found["schema_version"]]) == '["kvledger/cache", 1]'

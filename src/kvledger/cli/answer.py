@@ -12,6 +12,7 @@ from kvledger.cli.clocks import clock_at, clock_of, default_clock, fit_part, fit
 from kvledger.cli.cost import Cost, cost_of, pool_of
 from kvledger.cli.grouping import grouped, notes_on_groups
 from kvledger.cli.output import refuse_input, refuse_overwrite
+from kvledger.cli.proving import find
 from kvledger.cli.question import Question
 from kvledger.cli.running import KernelNotice, progress_bar
 from kvledger.cli.trying import Change, TryContext, check_tries, notes_on_tries, parse_tries, run_tries
@@ -75,6 +76,7 @@ def ask(question: Question) -> ReplayReport:
     )
     check_tries(changes, context)
     outcomes = [runner.run(policy, series=targets.get(policy.name), force=question.force) for policy in policies]
+    replayed = list(zip(policies, outcomes, strict=True))
     return ReplayReport(
         source=source_name(question.trace),
         trace=trace,
@@ -88,6 +90,7 @@ def ask(question: Question) -> ReplayReport:
         mitigations=runner.mitigate(mitigated, outcomes),
         what_ifs=runner.try_all(changes, context, outcomes),
         tried=context.base.policy.name,
+        findings=find(question.findings, trace.workload, context, replayed, run=runner.prove),
         notes=(
             *cost.notes,
             *left_out,
@@ -193,6 +196,11 @@ class _Runner:
             return replay(
                 self._workload, policy, pool=self._pool, settings=self._settings, series=write, progress=progress
             )
+
+    def prove(self, workload: Workload, scenario: Scenario) -> Outcome:
+        """Replay a scenario that nobody asked for, so without a bar."""
+        with self._notice.around(scenario.policy):
+            return replay(workload, scenario.policy, pool=scenario.pool, settings=scenario.settings)
 
     def try_all(self, changes: list[Change], context: TryContext, outcomes: list[Outcome]) -> list[WhatIf]:
         before = next(outcome for outcome in outcomes if outcome.policy == context.base.policy.name)

@@ -41,6 +41,7 @@ class Question:
     seed: int
     content: str | None
     tries: tuple[str, ...]
+    findings: str
     mitigations: str | None
     series: str | None
     force: bool
@@ -63,6 +64,7 @@ DEFAULTS: dict[str, Any] = dict.fromkeys(Question.__slots__) | {
     "seed": 0,
     "session_starts": "rate:0.1",
     "tries": (),
+    "findings": "auto",
     "force": False,
     "quiet": False,
 }

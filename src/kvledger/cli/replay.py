@@ -138,6 +138,13 @@ def _options(*groups: Decorator) -> Decorator:
         help="What if: block-size, kv-dtype, tp, memory, max-model-len, max-num-seqs, max-num-batched-tokens or "
         "prefix-caching had another value; each alone. Repeatable.",
     ),
+    click.option(
+        "--findings",
+        type=click.Choice(["auto", "all", "off"]),
+        default="auto",
+        show_default=True,
+        help="What would give memory back, each proved by a replay; auto: proofs up to 100,000 requests.",
+    ),
     click.option("--series", help="Write every step of the policy to this CSV file (of several: FILE.POLICY.csv)."),
     click.option("--format", "format_", type=click.Choice(["text", "json"]), default="text", show_default=True),
     click.option("--json", "as_json", is_flag=True, help="Short for --format json."),

@@ -18,7 +18,7 @@ from kvledger.replay.settings import Pool
 from kvledger.replay.what_if import Scenario, Setting, WhatIf
 from kvledger.units import format_bytes, parse_bytes
 
-__all__ = ["Change", "TryContext", "check_tries", "notes_on_tries", "parse_tries", "run_tries"]
+__all__ = ["Change", "TryContext", "check_tries", "notes_on_tries", "parse_tries", "run_tries", "scenario_of"]
 
 _MOST_CHANGES = 64
 _EXAMPLE = "write --try block-size=16,32 or --try kv-dtype=fp8"
@@ -90,6 +90,16 @@ def run_tries(
         )
         for change, scenario, price in scenarios
     ]
+
+
+def scenario_of(change: Change, context: TryContext) -> Scenario:
+    """Return the scenario with one change.
+
+    Raises:
+        UsageError: The value is none, the policy has no such setting, or a model is needed.
+        ModelError: The model's cache has no such dtype.
+    """
+    return _apply(change, context)[0]
 
 
 def check_tries(changes: Sequence[Change], context: TryContext) -> None:

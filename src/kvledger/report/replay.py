@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from kvledger.findings.finding import FindingsReport
 from kvledger.pool.policy import Kind, Policy
 from kvledger.replay.fit import ClockFit
 from kvledger.replay.mitigation import Mitigation
@@ -37,6 +38,7 @@ class ReplayReport:
     notes: tuple[str, ...] = ()
     fit: ClockFit | None = None
     what_ifs: Sequence[WhatIf] = ()
+    findings: FindingsReport | None = None
     tried: str = ""
 
     def outcome(self, policy: str) -> Outcome:

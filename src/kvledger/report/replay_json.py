@@ -11,6 +11,7 @@ from kvledger.ledger import Accuracy
 from kvledger.replay.fit import ClockFit
 from kvledger.replay.mitigation import Mitigation
 from kvledger.replay.outcome import Latency, Outcome
+from kvledger.report.findings_json import findings_json
 from kvledger.report.replay import ReplayReport
 from kvledger.report.what_if import what_if_json
 
@@ -64,6 +65,7 @@ def replay_json(report: ReplayReport) -> dict[str, Any]:
             name: [_mitigation(row, report.outcome(name)) for row in rows] for name, rows in report.mitigations.items()
         },
         "what_ifs": _what_ifs(report) if report.what_ifs else None,
+        "findings": findings_json(report.findings),
     }
 
 

@@ -13,6 +13,7 @@ from kvledger.ledger import Account
 from kvledger.replay.fit import ClockFit
 from kvledger.replay.mitigation import Mitigation
 from kvledger.replay.outcome import Outcome
+from kvledger.report.findings import findings_sections
 from kvledger.report.replay import ReplayReport
 from kvledger.report.tables import heading, new_table, percent, signed_points
 from kvledger.report.what_if import what_if_sections
@@ -52,6 +53,7 @@ def _sections(report: ReplayReport) -> Iterator[RenderableType]:
     if report.what_ifs:
         known = report.trace.workload.content is not None
         yield from what_if_sections(report.outcome(report.tried), report.what_ifs, content_known=known)
+    yield from findings_sections(report.findings)
     yield heading("How these numbers are known")
     yield _provenance(report)
 

@@ -1,0 +1,1 @@
+"""The kinds of findings, by subject."""
