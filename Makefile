@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.stamp
 PYTEST_ARGS ?=
 
-.PHONY: demo test test-all check docs bench clean
+.PHONY: demo test test-all check docs bench frontend clean
 
 demo: $(STAMP)
 	@$(BIN)/kvledger demo
@@ -30,6 +30,10 @@ docs: $(STAMP)-dev
 
 bench: $(STAMP)-dev
 	$(BIN)/python -m benchmarks
+
+# The script and the style of the HTML report; what is built is committed. Needs Node.js and npm.
+frontend:
+	cd frontend && npm ci --no-audit --no-fund && npm run check && npm run build
 
 # The package alone, for `make demo`; with the developers' tools, for the rest.
 $(STAMP): pyproject.toml

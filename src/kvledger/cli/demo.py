@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from kvledger.cli.output import print_result, refuse_overwrite, terminal_width, wants_color
+from kvledger.cli.paging import check_page, html_option, write_page
 from kvledger.cli.question import DEFAULTS, Question
 
 __all__ = ["command"]
@@ -51,6 +52,7 @@ Examples:
   kvledger demo
   kvledger demo --case paper
   kvledger demo --json -o demo.json
+  kvledger demo --html demo.html
 """
 
 
@@ -69,18 +71,28 @@ Examples:
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
 @click.option("--format", "format_", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="Short for --format json.")
+@html_option
 @click.option("-o", "--output", help="Write the result to a file.")
 @click.option("--force", is_flag=True, help="Overwrite files.")
 @click.option("-q", "--quiet", is_flag=True, help="No notices.")
 @click.option("--no-color", is_flag=True)
 def command(
-    case: str, seed: int, format_: str, as_json: bool, output: str | None, force: bool, quiet: bool, no_color: bool
+    case: str,
+    seed: int,
+    format_: str,
+    as_json: bool,
+    html: str | None,
+    output: str | None,
+    force: bool,
+    quiet: bool,
+    no_color: bool,
 ) -> None:
     """Show the main job on a case anybody can check by hand."""
     from kvledger.cli.answer import ask
 
     if output is not None:
         refuse_overwrite(Path(output), force=force)
+    check_page(html, output=output, force=force)
     options = (
         DEFAULTS
         | {"session_starts": "zero", "quiet": True}
@@ -104,3 +116,7 @@ def command(
         color = wants_color(no_color=no_color) and output is None
         text = render(Group(head, replay_text(report)), width=terminal_width(), color=color)
     print_result(text, output=output, force=force)
+    if html is not None:
+        from kvledger.report.replay_json import replay_json
+
+        write_page(html, replay_json(report), name=f"demo --case {case}", force=force)

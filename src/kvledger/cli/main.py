@@ -26,6 +26,7 @@ _COMMANDS = {
     "explain": "what a finding means, what to change, and what gets worse",
     "measure": "the ledger of a running server, exact from its public counters",
     "replay": "what each way of managing the memory would have done with your traffic",
+    "report": "one offline HTML page of saved results, or of two compared",
     "size": "what a model's KV cache costs, and what the engine will print",
     "trace": "what a request trace holds: counts, rates, lengths; converts to Parquet",
     "watch": "the ledger of a running server, again every second",

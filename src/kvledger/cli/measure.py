@@ -12,7 +12,8 @@ import click
 
 from kvledger.cli.measure_options import read_pace, server_options, source_options
 from kvledger.cli.output import hint, print_result, refuse_overwrite, terminal_width, wants_color
-from kvledger.errors import SourceError
+from kvledger.cli.paging import check_page, html_option, write_page
+from kvledger.errors import SourceError, UsageError
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -48,8 +49,9 @@ Examples:
 @server_options
 @click.option("--format", "format_", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="Short for --format json.")
+@html_option
 @click.option("-o", "--output", help="Write the result to a file.")
-@click.option("--force", is_flag=True, help="Overwrite the file of --output.")
+@click.option("--force", is_flag=True, help="Overwrite the files of --output and --html.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress and no hints.")
 @click.option("--no-color", is_flag=True)
 def command(**options: Any) -> None:
@@ -60,18 +62,28 @@ def command(**options: Any) -> None:
 
     if options["output"] is not None:
         refuse_overwrite(Path(options["output"]), force=options["force"])
+    check_page(options["html"], output=options["output"], force=options["force"])
     session = Session(options["sources"], options, pace=read_pace(options["for_"], options["every"]))
     as_json = options["as_json"] or options["format_"] == "json"
     color = wants_color(no_color=options["no_color"]) and options["output"] is None
+    page = None
     if session.feed.other is not None:
+        if options["html"] is not None:
+            raise UsageError("--html needs samples of a vLLM server", hint="leave it out for a log or another engine")
         text = _read_other(session.feed.other, as_json=as_json, color=color)
     else:
         _take_samples(session, options["record"], quiet=options["quiet"])
         if not options["quiet"]:
             for told in session.take_hints():
                 hint(told)
-        text = _write(session.report(), as_json=as_json, color=color)
+        report = session.report()
+        text = _write(report, as_json=as_json, color=color)
+        page = report
     print_result(text, output=options["output"], force=options["force"])
+    if page is not None and options["html"] is not None:
+        from kvledger.report.measure_json import measure_json
+
+        write_page(options["html"], measure_json(page), name=page.sources[0].name, force=options["force"])
 
 
 def _write(report: MeasureReport, *, as_json: bool, color: bool) -> str:

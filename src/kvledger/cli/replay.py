@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from kvledger.cli.output import hint, print_result, refuse_input, refuse_overwrite, terminal_width, wants_color
+from kvledger.cli.paging import check_page, html_option, write_page
 from kvledger.cli.question import Question
 from kvledger.errors import UsageError
 
@@ -148,6 +149,7 @@ def _options(*groups: Decorator) -> Decorator:
     click.option("--series", help="Write every step of the policy to this CSV file (of several: FILE.POLICY.csv)."),
     click.option("--format", "format_", type=click.Choice(["text", "json"]), default="text", show_default=True),
     click.option("--json", "as_json", is_flag=True, help="Short for --format json."),
+    html_option,
     click.option("-o", "--output", help="Write the result to a file."),
     click.option("--force", is_flag=True, help="Overwrite files."),
     click.option("-q", "--quiet", is_flag=True, help="No progress and no hints."),
@@ -163,6 +165,7 @@ def command(**options: Any) -> None:
         refuse_overwrite(Path(output), force=options["force"])
         if series is not None and Path(series).resolve() == Path(output).resolve():
             raise UsageError(f"--output and --series are the same file `{output}`", hint="give two names")
+    check_page(options["html"], output=output, force=options["force"], source=options["trace"])
     question = Question(**{name: options[name] for name in Question.__slots__})
     report = ask(question)
     if options["as_json"] or options["format_"] == "json":
@@ -176,6 +179,10 @@ def command(**options: Any) -> None:
         color = wants_color(no_color=options["no_color"]) and output is None
         text = render(replay_text(report), width=terminal_width(), color=color)
     print_result(text, output=output, force=options["force"])
+    if options["html"] is not None:
+        from kvledger.report.replay_json import replay_json
+
+        write_page(options["html"], replay_json(report), name=report.source, force=options["force"])
     if not options["quiet"]:
         for note in report.notes:
             hint(note)

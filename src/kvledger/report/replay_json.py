@@ -13,6 +13,7 @@ from kvledger.replay.mitigation import Mitigation
 from kvledger.replay.outcome import Latency, Outcome
 from kvledger.report.findings_json import findings_json
 from kvledger.report.replay import ReplayReport
+from kvledger.report.replay_text import answer
 from kvledger.report.what_if import what_if_json
 
 __all__ = ["replay_json"]
@@ -28,6 +29,7 @@ def replay_json(report: ReplayReport) -> dict[str, Any]:
         "schema": SCHEMA,
         "schema_version": SCHEMA_VERSION,
         "kvledger_version": kvledger.__version__,
+        "answer": answer(report),
         "trace": _trace(report),
         "pool": {
             "model": report.model,
@@ -85,6 +87,7 @@ def _trace(report: ReplayReport) -> dict[str, Any]:
     trace = report.trace
     workload = trace.workload
     return {
+        "source": report.source,
         "format": trace.format.name,
         "format_sentence": trace.format.sentence,
         "requests": len(workload),

@@ -1,0 +1,34 @@
+// What Python has put into the page; it has checked it already.
+
+export interface Timeline {
+  start_seconds: number[];
+  end_seconds: number;
+  ratio: Record<string, number[]>;
+  running: number[];
+  waiting: number[];
+  peak_used_ratio: number[];
+  peak_held_ratio: number[];
+  preemptions: number[];
+  joined: number;
+}
+
+export interface Book {
+  key: string;
+  run: number;
+  name: string;
+  capacity: number;
+  unit: "bytes" | "tokens";
+  timeline: Timeline | null;
+}
+
+export interface Data {
+  phrases: Record<string, [string, string]>;
+  books: Book[];
+  runs: { name: string }[];
+}
+
+export const ACCOUNTS = ["used", "cached", "reserved", "internal", "external", "free", "unattributed"] as const;
+
+export function load(): Data {
+  return JSON.parse(document.getElementById("kvledger-data")!.textContent!) as Data;
+}

@@ -1,0 +1,83 @@
+import { Charts } from "./charts";
+import { load, type Data } from "./data";
+import { button } from "./dom";
+import { learn, say } from "./phrases";
+import { current, listen, start, update, type View } from "./state";
+import { addCopyButtons } from "./tables";
+
+const THEMES = ["auto", "light", "dark"] as const;
+
+function defaultBooks(data: Data): string[] {
+  const drawn = data.books.filter((book) => book.timeline);
+  const named = (test: (name: string) => boolean) => drawn.find((book) => test(book.name));
+  const first = drawn[0];
+  const paged = named((name) => name.startsWith("paged"));
+  return [...new Set([first?.key, paged?.key ?? drawn[1]?.key])].filter((key) => key !== undefined);
+}
+
+function apply(view: View): void {
+  const root = document.documentElement;
+  root.lang = view.lang === "zh" ? "zh-Hans" : "en";
+  if (view.theme === "auto") root.removeAttribute("data-theme");
+  else root.dataset["theme"] = view.theme;
+}
+
+function addTools(): void {
+  const tools = document.getElementById("tools")!;
+  const language = button("", () => update({ lang: current().lang === "zh" ? "en" : "zh" }));
+  const theme = button("", () => {
+    const next = THEMES[(THEMES.indexOf(current().theme) + 1) % THEMES.length]!;
+    update({ theme: next });
+  });
+  const write = () => {
+    language.textContent = say("language");
+    language.lang = current().lang === "zh" ? "en" : "zh-Hans";
+    theme.textContent = say(`theme.${current().theme}`);
+  };
+  write();
+  listen(write);
+  tools.append(language, theme);
+}
+
+function keepSections(): void {
+  for (const link of document.querySelectorAll<HTMLAnchorElement>("#contents a, .brand")) {
+    link.addEventListener("click", (event) => {
+      event.preventDefault();
+      const section = link.hash.slice(1);
+      update({ section });
+      const target = document.getElementById(section);
+      target?.setAttribute("tabindex", "-1");
+      target?.focus({ preventScroll: true });
+      target?.scrollIntoView();
+    });
+  }
+}
+
+function printLight(): void {
+  let theme: string | undefined;
+  window.addEventListener("beforeprint", () => {
+    theme = document.documentElement.dataset["theme"];
+    document.documentElement.dataset["theme"] = "light";
+  });
+  window.addEventListener("afterprint", () => apply(current()));
+  void theme;
+}
+
+const data = load();
+const view = start({
+  lang: document.documentElement.lang.startsWith("zh") ? "zh" : "en",
+  theme: "auto",
+  books: defaultBooks(data),
+  from: null,
+  to: null,
+  section: "",
+});
+learn(data);
+apply(view);
+listen((changed) => apply(changed));
+addTools();
+keepSections();
+printLight();
+addCopyButtons();
+if (document.getElementById("charts")) new Charts(data);
+if (view.section) document.getElementById(view.section)?.scrollIntoView();

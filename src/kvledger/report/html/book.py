@@ -1,0 +1,104 @@
+"""What a page shows side by side: one book is one policy of a replay, or one engine of a measurement."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kvledger.ledger import Account
+from kvledger.replay.outcome import is_held_up
+from kvledger.report.html.reading import Run
+from kvledger.report.html.saved import SavedEngine, SavedMeasure, SavedPolicy, SavedReplay
+from kvledger.report.html.timeline import Timeline, timeline_of
+
+__all__ = ["Book", "books_of"]
+
+_MOST_POINTS = 2_048
+_ALL_POINTS = 20_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Book:
+    """One pool over time.
+
+    ``key`` is unique on the page; ``run`` is the index of its run; ``waiting`` tells whether ``ratio`` are means while
+    requests waited. ``policy`` or ``engine`` is what the numbers were taken from.
+    """
+
+    key: str
+    run: int
+    name: str
+    capacity: int
+    unit: str
+    ratio: Mapping[Account, float]
+    waiting: bool
+    running: float | None
+    timeline: Timeline | None
+    layouts: Sequence[Mapping[str, Any]] = ()
+    policy: SavedPolicy | None = None
+    engine: SavedEngine | None = None
+
+
+def books_of(runs: Sequence[Run]) -> list[Book]:
+    """Return the books of all runs, with timelines that fit one page together."""
+    count = sum(_count(run.result) for run in runs)
+    most = max(64, min(_MOST_POINTS, _ALL_POINTS // count))
+    books = []
+    for number, run in enumerate(runs):
+        if isinstance(run.result, SavedReplay):
+            books += [_of_policy(p, run=number, index=i, most=most) for i, p in enumerate(run.result.policies)]
+        else:
+            books += _of_engines(run.result, run=number, most=most)
+    return books
+
+
+def _count(result: SavedReplay | SavedMeasure) -> int:
+    return len(result.policies) if isinstance(result, SavedReplay) else sum(len(s.engines) for s in result.sources)
+
+
+def _of_policy(policy: SavedPolicy, *, run: int, index: int, most: int) -> Book:
+    waiting = is_held_up(saturated_seconds=policy.saturated_seconds, busy_seconds=policy.busy_seconds)
+    ratio = policy.saturated_ratio if waiting else policy.mean_ratio
+    return Book(
+        key=f"{run}.{index}",
+        run=run,
+        name=policy.policy,
+        capacity=policy.capacity_bytes,
+        unit="bytes",
+        ratio={account: ratio.get(account, 0.0) for account in Account},
+        waiting=waiting,
+        running=policy.saturated_running if waiting else policy.mean_running,
+        timeline=timeline_of(policy.timeline, most=most),
+        layouts=policy.layouts,
+        policy=policy,
+    )
+
+
+def _of_engines(result: SavedMeasure, *, run: int, most: int) -> list[Book]:
+    books = []
+    several = _count(result) > 1
+    for number, source in enumerate(result.sources):
+        for engine in source.engines:
+            ledger = engine.last.ledger or (engine.peak.ledger if engine.peak else None) or {}
+            unit = "bytes" if ledger.get("unit", "bytes") == "bytes" else "tokens"
+            capacity = ledger.get(f"capacity_{unit}")
+            if not isinstance(capacity, int) or capacity < 1:
+                continue
+            name = f"{source.name} · {engine.engine}" if several else engine.model or source.name
+            running = [p.running for p in engine.timeline]
+            books.append(
+                Book(
+                    key=f"{run}.{number}.{engine.engine}",
+                    run=run,
+                    name=name,
+                    capacity=capacity,
+                    unit=unit,
+                    ratio={account: engine.mean_ratio.get(account) or 0.0 for account in Account},
+                    waiting=False,
+                    running=sum(running) / len(running) if running else engine.last.running,
+                    timeline=timeline_of(engine.timeline, most=most),
+                    engine=engine,
+                )
+            )
+    return books

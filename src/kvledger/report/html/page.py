@@ -1,0 +1,159 @@
+"""The whole page: one file that asks for nothing, with its data, its style and its script inside."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from collections.abc import Sequence
+from dataclasses import asdict
+from enum import StrEnum
+from importlib.resources import files
+from typing import Any
+
+import msgspec
+
+import kvledger
+from kvledger.errors import SourceError
+from kvledger.report.html.book import Book, books_of
+from kvledger.report.html.markup import Markup, data_script, element, join
+from kvledger.report.html.reading import Run
+from kvledger.report.html.saved import SavedReplay
+from kvledger.report.html.sections.answer import answer_section
+from kvledger.report.html.sections.balance import balance_section
+from kvledger.report.html.sections.charts import time_section
+from kvledger.report.html.sections.findings import findings_section
+from kvledger.report.html.sections.mitigations import mitigations_section, what_if_section
+from kvledger.report.html.sections.provenance import provenance_section
+from kvledger.report.html.sections.requests import requests_section
+from kvledger.report.html.style import account_style
+from kvledger.report.html.words import both, script_phrases
+
+__all__ = ["Language", "render_page"]
+
+SCHEMA = "kvledger/report"
+SCHEMA_VERSION = 1
+_SECTION = re.compile(r'<section id="([a-z]+[-0-9]*)"')
+_CONTENTS = (
+    "balance", "comparison", "findings", "time", "pool", "requests", "mitigations", "whatif", "lengths", "provenance",
+)  # fmt: skip
+
+
+class Language(StrEnum):
+    """The language a page opens in; a reader can change it."""
+
+    ENGLISH = "en"
+    CHINESE = "zh"
+
+
+def render_page(runs: Sequence[Run], *, language: Language = Language.ENGLISH) -> str:
+    """Return the page of one run, or of two to compare; the same runs give the same bytes.
+
+    Raises:
+        SourceError: No engine of a measurement has a ledger.
+    """
+    books = books_of(runs)
+    if not books:
+        raise SourceError("no sample has a ledger, so there is nothing to draw", hint="measure a server while it works")
+    style = account_style() + _asset("page.css")
+    script = _asset("page.js")
+    policy = (
+        f"default-src 'none'; script-src 'sha256-{_digest(script)}'; style-src 'sha256-{_digest(style)}'; "
+        "img-src data:; base-uri 'none'; form-action 'none'"
+    )
+    title = f"{runs[-1].name} · kvledger"
+    head = element(
+        "head",
+        element("meta", charset="utf-8"),
+        element("meta", http_equiv="Content-Security-Policy", content=policy),
+        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        element("meta", name="color-scheme", content="light dark"),
+        element("meta", name="referrer", content="no-referrer"),
+        element("meta", name="generator", content=f"kvledger {kvledger.__version__}"),
+        element("link", rel="icon", href="data:,"),
+        element("title", title),
+        Markup(f"<style>{style}</style>"),
+    )
+    sections = _sections(runs, books)
+    body = element(
+        "body",
+        element("a", both("skip"), href="#answer", class_="skip"),
+        _header(sections),
+        element("main", *sections),
+        element("footer", f"kvledger {kvledger.__version__}"),
+        data_script("kvledger-data", _data(runs, books)),
+        Markup(f"<script>{script}</script>"),
+    )
+    root = element("html", head, body, lang="zh-Hans" if language is Language.CHINESE else "en")
+    return f"<!doctype html>\n{root}\n"
+
+
+def _header(sections: Sequence[Markup]) -> Markup:
+    found = [match[1] for s in sections if (match := _SECTION.match(s))]
+    links = [
+        element("a", both(f"nav.{name}"), href=f"#{identifier}")
+        for name in _CONTENTS
+        if (identifier := next((i for i in found if i.startswith(name)), None))
+    ]
+    return element(
+        "header",
+        element("a", "kvledger", href="#answer", class_="brand"),
+        element("nav", *links, id="contents", aria_label="contents"),
+        element("div", id="tools"),
+    )
+
+
+def _sections(runs: Sequence[Run], books: Sequence[Book]) -> list[Markup]:
+    names = [run.name for run in runs]
+    replays = [(number, run.result) for number, run in enumerate(runs) if isinstance(run.result, SavedReplay)]
+    seconds = replays[-1][1].accuracy.get("seconds", "modelled") if replays else "measured"
+    last = [book for book in books if book.run == len(runs) - 1]
+    return [
+        answer_section(runs[-1], last),
+        balance_section(books, names),
+        *(findings_section(number, run.result.findings) for number, run in enumerate(runs)),
+        time_section(books),
+        requests_section(books, names, seconds),
+        *(mitigations_section(number, result) for number, result in replays),
+        *(what_if_section(number, result) for number, result in replays),
+        provenance_section(runs, kvledger.__version__),
+    ]
+
+
+def _data(runs: Sequence[Run], books: Sequence[Book]) -> dict[str, Any]:
+    """Return what the script draws, and the results themselves without what stands in ``books`` already."""
+    return {
+        "schema": SCHEMA,
+        "schema_version": SCHEMA_VERSION,
+        "phrases": script_phrases(),
+        "books": [
+            {
+                "key": book.key,
+                "run": book.run,
+                "name": book.name,
+                "capacity": book.capacity,
+                "unit": book.unit,
+                "timeline": asdict(book.timeline) if book.timeline else None,
+                "layouts": list(book.layouts),
+            }
+            for book in books
+        ],
+        "runs": [{"name": run.name, "result": _without_series(msgspec.to_builtins(run.result))} for run in runs],
+    }
+
+
+def _without_series(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: [] if k in ("timeline", "layouts") else _without_series(v) for k, v in value.items()}
+    if isinstance(value, list):
+        return [_without_series(item) for item in value]
+    return value
+
+
+def _asset(name: str) -> str:
+    text = (files("kvledger.report.html") / "assets" / name).read_text("utf-8")
+    return str(join(Markup(text)))
+
+
+def _digest(text: str) -> str:
+    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

@@ -1,0 +1,76 @@
+"""What would give memory back: each finding with its remedies, their proof, and what gets worse."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kvledger.report.html.figures import amount
+from kvledger.report.html.frame import section
+from kvledger.report.html.markup import Markup, element, join
+from kvledger.report.html.saved import SavedFigure, SavedFinding, SavedFindings
+from kvledger.report.html.table import Cell, Column, cell, table
+from kvledger.report.html.words import both, code, told
+
+__all__ = ["findings_section"]
+
+
+def findings_section(run: int, findings: SavedFindings) -> Markup:
+    """Return the findings of one run; empty when there are none."""
+    if not findings.told and not findings.unproved:
+        return Markup("")
+    parts = [_finding(f"finding-{run}-{number}", finding) for number, finding in enumerate(findings.told)]
+    if findings.unproved:
+        codes = Markup(", ".join(code(name) for name in findings.unproved))
+        parts.append(element("p", both("findings.unproved", codes=codes), class_="note"))
+    return section(f"findings-{run}", both("findings.title"), both("findings.note"), *parts)
+
+
+def _finding(identifier: str, finding: SavedFinding) -> Markup:
+    head = element("h3", code(finding.code), " ", told(finding.title), id=f"{identifier}-title")
+    size = join(element("b", _figure(finding.size)), " ", _known(finding.size))
+    about = element(
+        "p",
+        both("findings.about", subject=code(finding.subject)),
+        " · ",
+        both("findings.speaks"),
+        " ",
+        size,
+        class_="facts",
+    )
+    sentence = element("p", told(finding.sentence), class_="sentence")
+    remedies = _remedies(identifier, finding) if finding.remedies else None
+    return element("div", head, about, sentence, remedies, class_="part finding")
+
+
+def _remedies(identifier: str, finding: SavedFinding) -> Markup:
+    columns = [
+        Column(title=both("findings.setting"), text=True),
+        Column(title=both("findings.gives")),
+        Column(title=both("findings.kind"), text=True),
+        Column(title=both("findings.proof"), text=True),
+        Column(title=both("findings.worse"), text=True),
+    ]
+    rows: list[Sequence[Cell]] = [
+        [
+            cell(code(remedy.setting), remedy.setting),
+            cell(join(_figure(remedy.returned), element("small", _known(remedy.returned))), remedy.returned.low),
+            cell(both(f"findings.{'safe' if remedy.trade == 'safe' else 'trade-off'}"), remedy.trade),
+            cell(told(remedy.proof), remedy.proof),
+            cell(
+                told(remedy.worse) if remedy.worse else both("findings.nothing"), remedy.worse, quiet=not remedy.worse
+            ),
+        ]
+        for remedy in finding.remedies
+    ]
+    return table(identifier, both("findings.title"), columns, rows)
+
+
+def _figure(figure: SavedFigure) -> Markup:
+    low = amount(figure.low, figure.unit)
+    if figure.low == figure.high:
+        return join(low)
+    return both("between", low=low, high=amount(figure.high, figure.unit))
+
+
+def _known(figure: SavedFigure) -> Markup:
+    return element("em", both(f"accuracy.{figure.accuracy}"), class_=f"known {figure.accuracy}", title=figure.formula)

@@ -1,0 +1,60 @@
+"""What the page says, in English and in Chinese, and how both stand on it: one of them is shown."""
+
+from __future__ import annotations
+
+import html
+import re
+
+from kvledger.ledger import Account
+from kvledger.report.html.chinese import translate
+from kvledger.report.html.markup import Markup
+from kvledger.report.html.phrases import PHRASES
+
+__all__ = ["account_name", "both", "code", "prose", "script_phrases", "told"]
+
+_CODE = re.compile(r"`([^`]+)`")
+
+
+def both(key: str, **values: str | Markup) -> Markup:
+    """Return a phrase in both languages; ``values`` are put in, escaped unless they are HTML."""
+    english, chinese = PHRASES[key]
+    filled = {k: v if isinstance(v, Markup) else html.escape(v, quote=False) for k, v in values.items()}
+    return _pair(_fill(english, filled), _fill(chinese, filled))
+
+
+def told(text: str) -> Markup:
+    """Return a sentence that a result brings along, with its translation when there is one."""
+    chinese = translate(text)
+    return prose(text) if chinese is None else _pair(prose(text), prose(chinese))
+
+
+def prose(text: str) -> Markup:
+    """Return a sentence with what stands in backticks as code."""
+    return Markup(_CODE.sub(r"<code>\1</code>", html.escape(text, quote=False)))
+
+
+def code(text: str) -> Markup:
+    """Return a name as code, isolated from the direction of the text around it."""
+    return Markup(f"<code><bdi>{html.escape(text, quote=False)}</bdi></code>")
+
+
+def account_name(account: Account) -> Markup:
+    """Return the name of an account in both languages."""
+    return both(f"account.{account}")
+
+
+def script_phrases() -> dict[str, tuple[str, str]]:
+    """Return the phrases that the script needs."""
+    return {key.removeprefix("script."): pair for key, pair in PHRASES.items() if key.startswith("script.")} | {
+        f"account.{account}": PHRASES[f"account.{account}"] for account in Account
+    }
+
+
+def _fill(phrase: str, values: dict[str, str]) -> Markup:
+    return Markup(_CODE.sub(r"<code>\1</code>", html.escape(phrase, quote=False)).format(**values))
+
+
+def _pair(english: Markup, chinese: Markup) -> Markup:
+    if english == chinese:
+        return english
+    return Markup(f'<span class="en" lang="en">{english}</span><span class="zh" lang="zh-Hans">{chinese}</span>')

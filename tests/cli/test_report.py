@@ -1,0 +1,57 @@
+"""``kvledger report`` and ``--html``: from saved results and from the commands themselves."""
+
+import json
+
+from ..report.html.results import replay
+from .calling import CHAT, SMALL, call
+
+
+def test_a_saved_result_becomes_a_page(capsys, tmp_path):
+    (tmp_path / "run.json").write_text(json.dumps(replay()))
+    called = call(capsys, "report", tmp_path / "run.json", "-o", tmp_path / "run.html")
+    assert called.code == 0
+    assert "Wrote" in called.err
+    assert (tmp_path / "run.html").read_text("utf-8").startswith('<!doctype html>\n<html lang="en">')
+
+
+def test_without_a_file_the_page_is_the_output(capsys, tmp_path):
+    (tmp_path / "run.json").write_text(json.dumps(replay()))
+    assert call(capsys, "report", tmp_path / "run.json", "--language", "zh").out.startswith("<!doctype html>")
+
+
+def test_a_replay_writes_the_page_that_its_json_makes(capsys, tmp_path):
+    (tmp_path / "t.csv").write_text(CHAT)
+    flags = [*SMALL, "--policy", "max,paged", "--max-model-len", "150", "--json", "-q"]
+    one, other = tmp_path / "one.html", tmp_path / "other.html"
+    called = call(capsys, "replay", tmp_path / "t.csv", *flags, "--html", one)
+    assert called.code == 0
+    (tmp_path / "t.csv.json").write_text(called.out)
+    call(capsys, "report", tmp_path / "t.csv.json", "-o", other)
+    assert one.read_text().replace("t.csv", "") == other.read_text().replace("t.csv.json", "").replace("t.csv", "")
+
+
+def test_a_page_is_not_written_over_its_input(capsys, tmp_path):
+    (tmp_path / "run.json").write_text(json.dumps(replay()))
+    called = call(capsys, "report", tmp_path / "run.json", "-o", tmp_path / "run.json", "--force")
+    assert called.code == 2
+    assert "is the input itself" in called.err
+
+
+def test_what_is_no_result_is_said_with_what_to_give(capsys, tmp_path):
+    (tmp_path / "x.json").write_text("{}")
+    called = call(capsys, "report", tmp_path / "x.json", "-o", tmp_path / "x.html")
+    assert called.code == 2
+    assert "has no `schema`" in called.err
+    assert "kvledger replay --json" in called.err
+    assert not (tmp_path / "x.html").exists()
+
+
+def test_three_runs_are_too_many(capsys):
+    assert "3 runs were given" in call(capsys, "report", "a", "b", "c").err
+
+
+def test_html_and_output_cannot_be_one_file(capsys, tmp_path):
+    (tmp_path / "t.csv").write_text(CHAT)
+    target = tmp_path / "x.html"
+    called = call(capsys, "replay", tmp_path / "t.csv", *SMALL, "--html", target, "-o", target)
+    assert "are the same file" in called.err

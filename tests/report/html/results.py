@@ -1,0 +1,165 @@
+"""Results for the page to show, small and made by hand, so that no test here waits for a replay."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+RATIO = {
+    "used": 0.25,
+    "cached": 0.0,
+    "reserved": 0.5,
+    "internal": 0.05,
+    "external": 0.1,
+    "free": 0.1,
+    "unattributed": 0.0,
+}
+PAGED = {
+    "used": 0.9,
+    "cached": 0.0,
+    "reserved": 0.0,
+    "internal": 0.02,
+    "external": 0.0,
+    "free": 0.08,
+    "unattributed": 0.0,
+}
+
+
+def point(start: float, ratio: dict[str, float], *, seconds: float = 1.0, running: float = 3.0) -> dict[str, Any]:
+    """Return one stretch of a timeline."""
+    return {
+        "start_seconds": start,
+        "seconds": seconds,
+        "steps": 2,
+        "ratio": ratio,
+        "running": running,
+        "waiting": 1.0,
+        "peak_used_ratio": ratio.get("used", 0.0),
+        "peak_held_ratio": 1 - ratio.get("free", 0.0),
+        "peak_external_ratio": ratio.get("external", 0.0),
+        "peak_running": 4,
+        "peak_waiting": 2,
+        "preemptions": 0,
+    }
+
+
+def policy(name: str, ratio: dict[str, float], *, points: int = 20) -> dict[str, Any]:
+    """Return what one policy did."""
+    latency = {"mean": 1.0, "p50": 1.0, "p90": 2.0, "p95": 2.0, "p99": 3.0, "max": 4.0, "exact": True}
+    return {
+        "policy": name,
+        "meaning": "block table, 16 tokens a block, allocated on demand",
+        "capacity_bytes": 2**30,
+        "unit_tokens": 16,
+        "requests": 10,
+        "rejected": {"prompt_too_long": 1},
+        "truncated": 0,
+        "finished": 9,
+        "prompt_tokens": 100,
+        "output_tokens": 100,
+        "steps": 2 * points,
+        "preemptions": 3,
+        "recomputed_tokens": 0,
+        "copied_tokens": 0,
+        "restarts": 0,
+        "refused_while_free": 7,
+        "makespan_seconds": float(points),
+        "busy_seconds": float(points),
+        "saturated_seconds": float(points),
+        "down_seconds": 0.0,
+        "mean_running": 3.0,
+        "saturated_running": 3.0,
+        "peak_running": 4,
+        "peak_waiting": 2,
+        "mean_ratio": ratio,
+        "saturated_ratio": ratio,
+        "memo": {"reserved_never_used": 0.4, "saturated_reserved_never_used": 0.4, "shared_saving": 0.0, "stale": 0.0},
+        "paper_ratio": {
+            "token_states": 0.25,
+            "reservation": 0.1,
+            "internal_fragmentation": 0.4,
+            "external_and_others": 0.25,
+        },
+        "factors": {"length_ratio": 0.33, "block_efficiency": 0.94, "usable_share": 0.8, "product": 0.25},
+        "prefix": None,
+        "latency_seconds": {"queue": latency, "first_token": latency, "end_to_end": None},
+        "timeline": [point(float(i), ratio) for i in range(points)],
+    }
+
+
+def replay(**changes: Any) -> dict[str, Any]:
+    """Return a replay of two policies."""
+    result = {
+        "schema": "kvledger/replay",
+        "schema_version": 1,
+        "kvledger_version": "1.2.3",
+        "answer": "`max` runs 3.0 requests at a time and fills 25.0 % of the pool with tokens in use.",
+        "trace": {
+            "source": "log.jsonl",
+            "format": "own",
+            "format_sentence": "x",
+            "requests": 10,
+            "rows_read": 10,
+            "dropped": {},
+            "adjusted": {},
+            "span_seconds": 1.0,
+            "longest_tokens": 40,
+            "notes": [],
+        },
+        "pool": {
+            "model": "llama-3-8b",
+            "bytes_per_token": 131072,
+            "memory_bytes": 2**30,
+            "capacity_tokens": None,
+            "num_blocks": None,
+        },
+        "settings": {"max_model_len": 4096, "clock": {"name": "steps", "base": 1.0, "a": 0.0, "b": 0.0, "c": 0.0}},
+        "accuracy": {
+            "lengths": "measured",
+            "arrivals": "measured",
+            "ratios": "derived",
+            "counts": "derived",
+            "seconds": "derived",
+        },
+        "notes": ["a note"],
+        "policies": [policy("max", RATIO), policy("paged", PAGED)],
+        "mitigations": {
+            "max": [
+                {
+                    "change": "first fit",
+                    "price": "none",
+                    "saturated_ratio": RATIO,
+                    "headline_ratio": RATIO,
+                    "effect": dict.fromkeys(RATIO, 0.0) | {"used": 0.1, "reserved": -0.1},
+                    "mean_running": 3.0,
+                    "saturated_running": 3.0,
+                    "rejected": {},
+                    "truncated": 0,
+                    "preemptions": 0,
+                }
+            ]
+        },
+        "what_ifs": None,
+    }
+    return copy.deepcopy(result | changes)
+
+
+def finding(**changes: Any) -> dict[str, Any]:
+    """Return one finding with one remedy."""
+    size = {"low": 2**29, "high": 2**29, "unit": "bytes", "accuracy": "derived", "formula": "reserved x capacity"}
+    remedy = {
+        "setting": "block tables of 16",
+        "returned": size | {"high": 2**29 + 2**20},
+        "trade": "trade-off",
+        "proof": "replayed with block tables",
+        "worse": "attention reads through block tables",
+    }
+    return {
+        "code": "KV101",
+        "title": "memory is reserved for tokens that never come",
+        "subject": "max",
+        "sentence": "half of the pool is reserved",
+        "returned_bytes": 2**29,
+        "size": size,
+        "remedies": [remedy],
+    } | changes
