@@ -360,11 +360,12 @@ def test_effects_of_mitigations_are_differences_of_headline_ratios(capsys, trace
     [("--prefix-caching", "on", *SMALL), ("--model", "gemma-3-27b", "--memory", "50GiB")],
     ids=["prefix", "groups"],
 )
-def test_a_pool_that_cannot_be_restarted_says_so(capsys, trace, options):
-    called = call(capsys, "replay", trace, *options, "--policy", "paged,max", "--restart-every", 5, "--json")
-    assert [note for note in called.json()["notes"] if "without restarts" in note] == [
-        "`paged` is replayed without restarts: a prefix cache or groups of layers cannot be restarted yet"
-    ]
+def test_a_prefix_cache_and_groups_of_layers_are_restarted_like_any_pool(capsys, trace, options):
+    called = call(capsys, "replay", trace, *options, "--policy", "paged,max", "--clock", "steps",
+                  "--restart-every", 1, "--json")  # fmt: skip
+    record = called.json()
+    assert not [note for note in record["notes"] if "without restarts" in note]
+    assert all(policy["restarts"] > 0 for policy in record["policies"])
 
 
 def test_a_static_batch_that_is_not_restarted_says_so(capsys, trace):

@@ -105,6 +105,11 @@ class PlainGroups(PlainReplay):
             if kind == "state" and 0 < whole == last and self.tables[r.index][g][whole // block - 1] is not None:
                 self.fresh.add((g, self.content(r, whole)))
 
+    def forget(self):
+        for block in self.all:
+            assert block.references == 0
+            block.identity = None
+
     # blocks
     def take(self):
         block = self.queue.pop(0)

@@ -105,6 +105,11 @@ class PlainPrefix(PlainReplay):
                     self.queue.append(block)
         r.computed = 0
 
+    def forget(self):
+        for block in self.all:
+            assert block.references == 0
+            block.identity = None
+
     def totals(self):
         filled = {}
         for r in self.running:

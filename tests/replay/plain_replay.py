@@ -178,6 +178,10 @@ class Segments:
         return q * (sum(sizes) // q - sum(size // q for size in sizes))
 
 
+class Stalled(Exception):
+    """Restarts leave no time to compute a token."""
+
+
 class PlainReplay:
     """Replay ``requests`` (arrival, prompt, output, max_tokens or 0) and keep one row per step."""
 
@@ -201,6 +205,8 @@ class PlainReplay:
         budget=8192,
         clock=(1.0, 0.0, 0.0, 0.0),
         token_bytes=1,
+        every=0.0,
+        down=0.0,
     ):
         self.kind, self.units, self.block, self.reservation = kind, units, block, reservation
         self.growth, self.growth_step, self.buffer, self.granularity = growth, growth_step, buffer, granularity
@@ -216,6 +222,8 @@ class PlainReplay:
         self.rows, self.preemptions, self.refused, self.asked = [], 0, 0, 0
         self.now = self.pending[0].arrival if self.pending else 0.0
         self.ended: list[Request] = []
+        self.every, self.down, self.restart_at, self.progress = every, down, self.now + every, -1
+        self.restarts = 0
 
     # sizes
     def align(self, tokens):
@@ -357,8 +365,27 @@ class PlainReplay:
                     return self
                 self.now = max(self.now, self.pending[0].arrival)
             self.join()
-            if self.running or self.waiting:
+            if self.every and self.now >= self.restart_at and (self.running or self.waiting):
+                self.restart()
+            elif self.running or self.waiting:
                 self.batch() if self.kind == "static-batch" else self.step()
+
+    def restart(self):
+        while self.running:
+            victim = self.running.pop()
+            self.release(victim)
+            self.waiting.appendleft(victim)
+        self.forget()
+        progress = sum(r.generated for r in (*self.ended, *self.waiting))
+        if progress == self.progress:
+            raise Stalled
+        self.progress = progress
+        self.restarts += 1
+        self.now += self.down
+        self.restart_at = self.now + self.every
+
+    def forget(self):
+        """Lose what outlives requests."""
 
     def step(self):
         budget, scheduled, preempted = self.budget, [], False

@@ -24,7 +24,8 @@ def test_steps_are_one_second_each():
 
 @pytest.mark.parametrize(
     "text",
-    ["", "step", "1,2,3", "1,2,3,4,5", "a,b,c,d", "1;2;3;4", "nan,0,0,0", "inf,0,0,0", "1,inf,0,0", "1,0,0,-1e-9",
+    ["", "step", "1,2,3", "1,2,3,4,5,6", "1,2,3,4,-5", "a,b,c,d",
+     "1;2;3;4", "nan,0,0,0", "inf,0,0,0", "1,inf,0,0", "1,0,0,-1e-9",
      "-1,0,0,0", "0,1,1,1", "1e7,0,0,0", "1,0,0,1e300", "1,,0,0", "1," * 10_000],
 )  # fmt: skip
 def test_what_is_no_clock_is_refused_briefly(text):

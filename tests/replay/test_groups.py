@@ -17,6 +17,7 @@ from kvledger.replay import Clock, Pool, Settings, SharedPrefix, Workload, repla
 from kvledger.sources.files import load_trace
 
 from .plain_groups import PlainGroups
+from .plain_replay import Stalled
 from .test_prefix import contents
 
 ORDER = list(Account)
@@ -82,9 +83,9 @@ def scenarios(draw):
     )
 
 
-@settings(max_examples=150, deadline=None)
-@given(scenarios())
-def test_every_step_equals_the_plain_block_tables_and_balances(scenario):
+@settings(max_examples=200, deadline=None)
+@given(scenarios(), st.sampled_from([0.0, 0.0, 5.0, 23.0]))
+def test_every_step_equals_the_plain_block_tables_and_balances(scenario, every):
     caching, groups, block_bytes, requests, (content, known), scheduler, units, whole, watermark = scenario
     arrival, prompt, output, _ = (np.array(column) for column in zip(*requests, strict=True))
     workload = Workload(
@@ -96,18 +97,25 @@ def test_every_step_equals_the_plain_block_tables_and_balances(scenario):
     plain = PlainGroups(
         requests, groups, known, block_bytes=block_bytes, caching=caching, units=units, whole=whole,
         watermark=int(watermark * units), max_len=scheduler["max_model_len"], max_seqs=scheduler["max_num_seqs"],
-        budget=scheduler["max_num_batched_tokens"], clock=(1.0, 0.25, 0.5, 0.125),
-    ).run()  # fmt: skip
+        budget=scheduler["max_num_batched_tokens"], clock=(1.0, 0.25, 0.5, 0.125), every=every, down=every,
+    )  # fmt: skip
     policy = Policy(
         name="p", kind=Kind.PAGED, prefix_caching=caching, watermark_ratio=watermark, full_sequence_must_fit=whole,
         groups=block_groups(groups, block_bytes),
     )  # fmt: skip
     chunks = []
-    clock = Clock(name="test", base=1.0, a=0.25, b=0.5, c=0.125)
-    outcome = replay(
-        workload, policy, pool=Pool(bytes_per_token=1, num_blocks=units),
-        settings=Settings(**scheduler, clock=clock), series=chunks.append,
+    chosen = Settings(
+        **scheduler, clock=Clock(name="test", base=1.0, a=0.25, b=0.5, c=0.125), restart_every_seconds=every,
+        restart_down_seconds=every,
     )  # fmt: skip
+    pool = Pool(bytes_per_token=1, num_blocks=units)
+    try:
+        plain.run()
+    except Stalled:
+        with pytest.raises(UsageError, match="leaves `p` no time to compute"):
+            replay(workload, policy, pool=pool, settings=chosen)
+        return
+    outcome = replay(workload, policy, pool=pool, settings=chosen, series=chunks.append)
     for name in ("running", "waiting", "preemptions", "used_blocks"):
         assert [v for c in chunks for v in getattr(c, name).tolist()] == [row[name] for row in plain.rows], name
     expected = []
@@ -120,7 +128,7 @@ def test_every_step_equals_the_plain_block_tables_and_balances(scenario):
         times = np.concatenate([c.time_seconds for c in chunks])
         assert times == pytest.approx([row["time"] - requests[0][0] for row in plain.rows])
     assert outcome.rejected == {k: v for k, v in plain.rejected.items() if v}
-    assert outcome.refused_while_free == plain.refused
+    assert (outcome.refused_while_free, outcome.restarts) == (plain.refused, plain.restarts)
     if caching:
         hits = outcome.prefix
         assert (hits.hit_tokens, hits.queried_tokens, hits.again_tokens) == (

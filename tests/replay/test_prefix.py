@@ -15,6 +15,7 @@ from kvledger.replay import HashIds, HashKind, Pool, Settings, SharedPrefix, Tok
 from kvledger.sources.files import load_trace
 
 from .plain_prefix import PlainPrefix
+from .plain_replay import Stalled
 
 ORDER = list(Account)
 
@@ -86,9 +87,9 @@ def scenarios(draw):
     )
 
 
-@settings(max_examples=150, deadline=None)
-@given(scenarios())
-def test_every_step_equals_the_plain_prefix_cache_and_balances(scenario):
+@settings(max_examples=200, deadline=None)
+@given(scenarios(), st.sampled_from([0.0, 0.0, 5.0, 23.0]))
+def test_every_step_equals_the_plain_prefix_cache_and_balances(scenario, every):
     requests, (content, known), block, units, scheduler, whole, watermark = scenario
     arrival, prompt, output, _ = (np.array(column) for column in zip(*requests, strict=True))
     workload = Workload(
@@ -101,13 +102,20 @@ def test_every_step_equals_the_plain_prefix_cache_and_balances(scenario):
         name="p", kind=Kind.PAGED, block_size=block, prefix_caching=True, watermark_ratio=watermark,
         full_sequence_must_fit=whole,
     )  # fmt: skip
+    chunks = []
+    pool = Pool(bytes_per_token=3, num_blocks=units, block_size=block)
+    chosen = Settings(**scheduler, restart_every_seconds=every, restart_down_seconds=every)
     plain = PlainPrefix(
         requests, known, units=units, block=block, whole=whole, watermark=int(watermark * units),
         max_len=scheduler["max_model_len"], max_seqs=scheduler["max_num_seqs"],
-        budget=scheduler["max_num_batched_tokens"],
-    ).run()  # fmt: skip
-    chunks = []
-    pool, chosen = Pool(bytes_per_token=3, num_blocks=units, block_size=block), Settings(**scheduler)
+        budget=scheduler["max_num_batched_tokens"], every=every, down=every,
+    )  # fmt: skip
+    try:
+        plain.run()
+    except Stalled:
+        with pytest.raises(UsageError, match="leaves `p` no time to compute"):
+            replay(workload, policy, pool=pool, settings=chosen)
+        return
     outcome = replay(workload, policy, pool=pool, settings=chosen, series=chunks.append)
     expected = []
     for row, cached in zip(plain.rows, plain.cached_rows, strict=True):
@@ -119,7 +127,7 @@ def test_every_step_equals_the_plain_prefix_cache_and_balances(scenario):
     for name in ("running", "waiting", "preemptions", "used_blocks"):
         assert [v for c in chunks for v in getattr(c, name).tolist()] == [row[name] for row in plain.rows], name
     assert outcome.rejected == {k: v for k, v in plain.rejected.items() if v}
-    assert outcome.refused_while_free == plain.refused
+    assert (outcome.refused_while_free, outcome.restarts) == (plain.refused, plain.restarts)
     hits = outcome.prefix
     assert (hits.hit_tokens, hits.queried_tokens, hits.again_tokens) == (
         plain.hit_tokens, plain.queried_tokens, plain.again_tokens,

@@ -1,10 +1,13 @@
 """Restarts: the books are cleared, everything that ran is computed again, and nothing is cured."""
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 
 from kvledger.errors import UsageError
-from kvledger.pool import parse_policies, parse_policy
-from kvledger.replay import Clock, Pool, Settings, replay
+from kvledger.pool import Kind, Policy, parse_policies, parse_policy
+from kvledger.replay import Clock, Pool, Settings, SharedPrefix, replay
 
 from .by_hand import run, workload
 
@@ -21,6 +24,22 @@ def test_a_restart_by_hand(policy):
     assert (outcome.restarts, outcome.recomputed_tokens, outcome.preemptions) == (1, 4, 0)
     assert (outcome.busy_seconds, outcome.down_seconds, outcome.makespan_seconds) == (5.0, 10.0, 15.0)
     assert outcome.finished == 1
+
+
+def test_a_restart_empties_the_prefix_cache_by_hand():
+    """Two requests of the same 8 tokens and one output, in blocks of 4; the second comes after a restart.
+
+    Without one it finds the first block (the last token is always computed); with one it finds nothing.
+    """
+    for every, found in ((0.0, 4), (50.0, 0)):
+        outcome = replay(
+            replace(workload((0, 8, 1), (60, 8, 1)), content=SharedPrefix(tokens=np.full(2, 8, np.int32))),
+            Policy(name="paged", kind=Kind.PAGED, block_size=4, prefix_caching=True),
+            pool=Pool(bytes_per_token=1, capacity_tokens=20),
+            settings=Settings(max_model_len=20, restart_every_seconds=every),
+        )
+        assert outcome.prefix.hit_tokens == found
+        assert outcome.restarts == (1 if every else 0)
 
 
 def test_requests_keep_their_order_across_a_restart():

@@ -254,16 +254,11 @@ def _mitigated(question: Question) -> list[Policy]:
 def _restart_notes(question: Question, policies: list[Policy]) -> tuple[str, ...]:
     if not question.restart_every:
         return ()
-    notes = []
-    for policy in policies:
-        if policy.kind is Kind.STATIC_BATCH:
-            why = "a batch returns all of its memory when it ends"
-        elif policy.kind is Kind.PAGED and (policy.prefix_caching or policy.block_groups is not None):
-            why = "a prefix cache or groups of layers cannot be restarted yet"
-        else:
-            continue
-        notes.append(f"`{policy.name}` is replayed without restarts: {why}")
-    return tuple(notes)
+    return tuple(
+        f"`{policy.name}` is replayed without restarts: a batch returns all of its memory when it ends"
+        for policy in policies
+        if policy.kind is Kind.STATIC_BATCH
+    )
 
 
 def _max_model_len(question: Question, cost: Cost, workload: Workload) -> tuple[int, str]:

@@ -5,9 +5,21 @@ from kvledger.pool.policy import (
     Kind,
     Placement,
     Policy,
+    Preemption,
     Reservation,
+    Sampling,
     parse_policies,
     parse_policy,
 )
 
-__all__ = ["Growth", "Kind", "Placement", "Policy", "Reservation", "parse_policies", "parse_policy"]
+__all__ = [
+    "Growth",
+    "Kind",
+    "Placement",
+    "Policy",
+    "Preemption",
+    "Reservation",
+    "Sampling",
+    "parse_policies",
+    "parse_policy",
+]

@@ -11,7 +11,17 @@ from typing import Any, assert_never
 from kvledger.errors import UsageError
 from kvledger.pool.groups import BlockGroups
 
-__all__ = ["Growth", "Kind", "Placement", "Policy", "Reservation", "parse_policies", "parse_policy"]
+__all__ = [
+    "Growth",
+    "Kind",
+    "Placement",
+    "Policy",
+    "Preemption",
+    "Reservation",
+    "Sampling",
+    "parse_policies",
+    "parse_policy",
+]
 
 
 class Kind(StrEnum):
@@ -73,6 +83,24 @@ class Growth(StrEnum):
     """To the next multiple of a step (256 tokens in MLX)."""
 
 
+class Sampling(StrEnum):
+    """What several answers to one prompt are."""
+
+    FORKS = "forks"
+    """Sequences of one request: they share its prompt's blocks, copied on write (PagedAttention, vLLM V0)."""
+    REQUESTS = "requests"
+    """Requests of their own, which share only what a prefix cache finds (vLLM V1)."""
+
+
+class Preemption(StrEnum):
+    """What happens to the blocks of a preempted request."""
+
+    RECOMPUTE = "recompute"
+    """They are given up, and computed again."""
+    SWAP = "swap"
+    """They are moved to the host where that has room, and back (PagedAttention, section 4.5)."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
     """One memory policy with all its settings. Fields that its kind does not use are ignored.
@@ -96,6 +124,12 @@ class Policy:
     full_sequence_must_fit: bool = True
     prefix_caching: bool = False
     """Full blocks of ``paged`` are kept and shared by content."""
+    sampling: Sampling | None = None
+    """Samples of ``paged``; None: forks where nothing else shares blocks. Other kinds have requests."""
+    preemption: Preemption = Preemption.RECOMPUTE
+    """What ``paged`` does with a preempted request."""
+    swap_bytes: int = 0
+    """Memory of the host that ``paged`` may swap to."""
     groups: BlockGroups | None = None
     """Block tables of ``paged`` for groups of layers that keep different tokens; None: all keep every token."""
 
@@ -107,6 +141,8 @@ class Policy:
                 raise UsageError(f"{name} is {value}, not from {low} to {_MOST_TOKENS} tokens")
         if not 1 <= self.block_size <= MOST_BLOCK_TOKENS:
             raise UsageError(f"block_size is {self.block_size}, not from 1 to {MOST_BLOCK_TOKENS} tokens")
+        if not 0 <= self.swap_bytes <= 2**60:
+            raise UsageError(f"swap_bytes is {self.swap_bytes}, not from 0 to 2**60")
         if not 0 <= self.watermark_ratio <= 1:
             raise UsageError(f"watermark_ratio is {self.watermark_ratio}, not from 0 to 1")
 
@@ -114,6 +150,11 @@ class Policy:
     def block_groups(self) -> BlockGroups | None:
         """The groups of a policy that has block tables for them; None when one table serves all layers."""
         return self.groups if self.kind is Kind.PAGED else None
+
+    @property
+    def swaps(self) -> bool:
+        """Whether preempted requests are moved to the host."""
+        return self.kind is Kind.PAGED and self.preemption is Preemption.SWAP
 
     @property
     def meaning(self) -> str:
@@ -140,7 +181,8 @@ class Policy:
             case Kind.PAGED:
                 if self.groups is not None:
                     return f"{len(self.groups.groups)} block tables over one pool, blocks allocated and given back"
-                return f"block table, {self.block_size} tokens a block, allocated on demand"
+                swapped = "; preempted requests are swapped to the host" if self.swaps else ""
+                return f"block table, {self.block_size} tokens a block, allocated on demand{swapped}"
             case Kind.UPFRONT:
                 return f"block table, {self.block_size} tokens a block, all of prompt + max_tokens at admission"
             case Kind.NO_EVICT:

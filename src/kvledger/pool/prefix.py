@@ -187,3 +187,12 @@ def release(pool, block):
     sentinel = pool.references.shape[0]
     link(pool, block, pool.before[sentinel] if pool.keys[block] != 0 else sentinel)
     return True
+
+
+@shared
+def forget_all(pool):
+    """Take the identities of all blocks away, as a restart does; nobody may refer to any."""
+    pool.keys[:] = 0
+    pool.twins[:] = NOBODY
+    pool.slots[:] = NOBODY
+    pool.counts[CACHED] = 0

@@ -1,12 +1,13 @@
 """What would have happened: the same traffic under every memory policy."""
 
 from kvledger.replay.clock import Clock, parse_clock
-from kvledger.replay.outcome import Factors, Latency, Outcome, Rejection, SeriesRows, TimelinePoint
+from kvledger.replay.outcome import Factors, Latency, Outcome, Rejection, SeriesRows, Sharing, Swap, TimelinePoint
 from kvledger.replay.settings import Pool, PoolSize, Settings
 from kvledger.replay.simulate import replay, replay_plainly
-from kvledger.replay.workload import Content, HashIds, HashKind, SharedPrefix, TokenIds, Workload
+from kvledger.replay.workload import Beams, Content, HashIds, HashKind, SharedPrefix, TokenIds, Workload
 
 __all__ = [
+    "Beams",
     "Clock",
     "Content",
     "Factors",
@@ -20,6 +21,8 @@ __all__ = [
     "SeriesRows",
     "Settings",
     "SharedPrefix",
+    "Sharing",
+    "Swap",
     "TimelinePoint",
     "TokenIds",
     "Workload",

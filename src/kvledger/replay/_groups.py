@@ -26,6 +26,7 @@ from kvledger.replay._group_accounts import Amounts, account_groups, take_amount
 from kvledger.replay._layout import *
 from kvledger.replay._queue import LAST, emit_one, head_slot, leave, note_scheduled, open_step, put_in_front, seat
 from kvledger.replay._record import begin_bucket, close_step, step_seconds
+from kvledger.replay._restart import begin_restart, is_restart_due
 from kvledger.replay._step import compute
 
 # Numbers of `Grouped.counts`.
@@ -199,13 +200,30 @@ def group_step(st, log, trace, gr):
     ints[I_FREE] = t.pool.counts[prefix.FREE]
 
 
+@called
+def restart(st, t):
+    """Restart the server: everything that runs and all that is cached is lost; False when it gets nowhere."""
+    ints = st.ints
+    while ints[I_RUNNING] > 0:
+        preempt(st, t)
+        ints[I_PREEMPTIONS] -= 1
+    prefix.forget_all(t.pool)
+    ints[I_FREE] = t.pool.counts[prefix.FREE]
+    return begin_restart(st)
+
+
 @compiled
 def run_groups(st, log, trace, gr, most):
-    """Go on for up to ``most`` steps; return DONE, PAUSED, or FULL (the rows must be taken away)."""
+    """Go on for up to ``most`` steps; return DONE, PAUSED, FULL (the rows must be taken away), or STALLED."""
     for _ in range(most):
         reason = open_step(st, log, trace)
         if reason == DONE or reason == FULL:
             return reason
-        if reason == GO:
-            group_step(st, log, trace, gr)
+        if reason == IDLE:
+            continue
+        if is_restart_due(st.floats):
+            if not restart(st, gr.tables):
+                return STALLED
+            continue
+        group_step(st, log, trace, gr)
     return PAUSED

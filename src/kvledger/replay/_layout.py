@@ -85,8 +85,9 @@ Array = Any  # a numpy array; numba knows its type
     I_ROWS,
     I_PROGRESS,
     I_MOST_TOKENS,
-) = range(68)
-I_LEN = 68
+    I_TOO_MANY,
+) = range(69)
+I_LEN = 69
 
 # Floats: the clock, restarts, and where time began.
 (
@@ -155,7 +156,7 @@ S_LEN = 17
 B_LEN = A_LEN + 8
 
 # How memory is handed out, as the kernels see it.
-GROUPS, DEMAND, UPFRONT, PROMISE, EXTENT, GROWING, BATCH = range(-1, 6)
+FORKS, GROUPS, DEMAND, UPFRONT, PROMISE, EXTENT, GROWING, BATCH = range(-2, 6)
 
 # A placement beside those of `extents`: inside segments, sizes in units of 512 bytes.
 SEGMENTS = 5
@@ -211,6 +212,7 @@ class Columns(NamedTuple):
     prompts: Array  # (requests,) int32
     outputs: Array  # (requests,) int32
     limits: Array  # (requests or 0,) int32
+    samples: Array  # (requests or 0,) int32: sequences of each request that share its blocks
 
 
 class State(NamedTuple):

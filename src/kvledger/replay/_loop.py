@@ -7,6 +7,7 @@ from kvledger.pool.compiled import called, compiled
 from kvledger.replay._jump import can_jump, jump
 from kvledger.replay._layout import *
 from kvledger.replay._queue import open_step
+from kvledger.replay._restart import begin_restart, is_restart_due
 from kvledger.replay._step import preempt_last, step
 
 
@@ -29,25 +30,13 @@ def start(st, trace):
 
 @called
 def restart(st):
-    """Restart the server: everything that runs loses its memory and waits again, and time passes.
-
-    Return False when no token has come out since the last restart. Every stretch between two restarts begins with the
-    same queue and an empty pool, so none ever will.
-    """
-    ints, floats = st.ints, st.floats
+    """Restart the server: everything that runs loses its memory and waits again; False when it gets nowhere."""
+    ints = st.ints
     while ints[I_RUNNING] > 0:
         preempt_last(st)
         ints[I_PREEMPTIONS] -= 1
-    progress = 1 + ints[I_OUTPUT] + (ints[I_STUCK] << 40)
-    for i in range(ints[I_STACKED]):
-        progress += st.slots[st.lists[STACK, i], S_GENERATED]
-    if progress == ints[I_PROGRESS]:
+    if not begin_restart(st):
         return False
-    ints[I_PROGRESS] = progress
-    ints[I_RESTARTS] += 1
-    floats[F_NOW] += floats[F_RESTART_DOWN]
-    floats[F_DOWN] += floats[F_RESTART_DOWN]
-    floats[F_RESTART_AT] = floats[F_NOW] + floats[F_RESTART_EVERY]
     if ints[I_PLACEMENT] == SEGMENTS:
         st.space[META] = 0
     else:
@@ -61,14 +50,13 @@ def run(st, log, trace, most):
 
     Return DONE, PAUSED, FULL (the rows must be taken away) or STALLED (restarts leave no time to compute anything).
     """
-    floats = st.floats
     for _ in range(most):
         reason = open_step(st, log, trace)
         if reason == DONE or reason == FULL:
             return reason
         if reason == IDLE:
             continue
-        if floats[F_RESTART_EVERY] > 0.0 and floats[F_NOW] >= floats[F_RESTART_AT]:
+        if is_restart_due(st.floats):
             if not restart(st):
                 return STALLED
             continue

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from kvledger.pool import buddy, extents, segments, sizes
 from kvledger.pool.compiled import called, inlined
+from kvledger.pool.forks import forked_blocks
 from kvledger.replay._layout import *
 from kvledger.replay._segmented import (
     external_in_segments,
@@ -69,13 +70,15 @@ def asked_units(ints, prompt, output, limit, tokens):
 
 
 @inlined
-def never_fits(ints, prompt, output, limit):
-    """Tell whether a request could not run even alone.
+def never_fits(ints, prompt, output, limit, samples):
+    """Tell whether a request of so many samples could not run even alone.
 
     A growing extent needs its last size and the one before it at the same time, while it is copied.
     """
     memory = ints[I_MEMORY]
     stored = prompt + output - 1
+    if memory == FORKS:
+        return forked_blocks(prompt, output - 1, samples, ints[I_BLOCK]) > ints[I_CAPACITY]
     if memory == GROUPS:
         return stored > ints[I_MOST_TOKENS]
     if memory == BATCH:

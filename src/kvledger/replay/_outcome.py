@@ -96,9 +96,7 @@ def factors_of(ratio: dict[Account, float]) -> Factors:
 def latency_of(state: at.State, what: int) -> Latency | None:
     """Return the latency from arrival to one moment, over the requests that reached it."""
     if state.log.latencies.shape[1]:
-        seconds = state.log.latencies[what] - state.trace.arrivals
-        seconds = np.sort(seconds[~np.isnan(seconds)])
-        return _exact_latency(seconds) if len(seconds) else None
+        return latency_since(state.trace.arrivals, state.log.latencies[what])
     counts = state.log.latency_counts[what]
     total = int(counts.sum())
     if total == 0:
@@ -110,6 +108,13 @@ def latency_of(state: at.State, what: int) -> Latency | None:
     longest = float(state.log.latency_sums[what, 1])
     mean = float(state.log.latency_sums[what, 0] / total)
     return Latency(mean=mean, p50=p50, p90=p90, p95=p95, p99=p99, max=longest, exact=False)
+
+
+def latency_since(arrivals: NDArray[np.float64], moments: NDArray[np.float64]) -> Latency | None:
+    """Return the latency from arrivals to moments, NaN where one was never reached."""
+    seconds = moments - arrivals
+    seconds = np.sort(seconds[~np.isnan(seconds)])
+    return _exact_latency(seconds) if len(seconds) else None
 
 
 def _rank(percent: int, total: int) -> int:
@@ -202,6 +207,7 @@ def outcome_of(state: at.State, policy: Policy, size: PoolSize, *, prefix: Prefi
         Rejection.PROMPT_TOO_LONG: int(ints[at.I_TOO_LONG]),
         Rejection.LARGER_THAN_POOL: int(ints[at.I_TOO_LARGE]),
         Rejection.CANNOT_GROW: int(ints[at.I_STUCK]),
+        Rejection.TOO_MANY_SAMPLES: int(ints[at.I_TOO_MANY]),
     }
 
     def per_second(sums: Sums, what: int) -> float:
@@ -213,6 +219,7 @@ def outcome_of(state: at.State, policy: Policy, size: PoolSize, *, prefix: Prefi
         capacity_bytes=size.capacity_bytes,
         unit_tokens=policy.block_groups.grain_tokens if policy.block_groups else size.unit_tokens,
         requests=len(state.trace.arrivals),
+        sequences=len(state.trace.arrivals),
         rejected={reason: count for reason, count in rejected.items() if count},
         truncated=int(ints[at.I_TRUNCATED]),
         finished=int(ints[at.I_FINISHED]),

@@ -28,6 +28,7 @@ from kvledger.replay._queue import (
     seat,
 )
 from kvledger.replay._record import begin_bucket, close_step, step_seconds
+from kvledger.replay._restart import begin_restart, is_restart_due
 from kvledger.replay._step import compute, settle, unsettle
 
 # How the content of a block is known: its chain id and place, its place in a common stream, or not at all.
@@ -304,15 +305,33 @@ def prefix_step(st, log, trace, sh):
     ints[I_FREE] = sh.pool.counts[prefix.FREE]
 
 
+@called
+def restart(st, sh):
+    """Restart the server: everything that runs and all that is cached is lost; False when it gets nowhere."""
+    ints = st.ints
+    while ints[I_RUNNING] > 0:
+        preempt(st, sh)
+        ints[I_PREEMPTIONS] -= 1
+    prefix.forget_all(sh.pool)
+    ints[I_FREE] = sh.pool.counts[prefix.FREE]
+    ints[I_BLOCKED] = 0
+    return begin_restart(st)
+
+
 @compiled
 def run_prefix(st, log, trace, sh, most):
-    """Go on for up to ``most`` steps; return DONE, PAUSED, or FULL (the rows must be taken away)."""
+    """Go on for up to ``most`` steps; return DONE, PAUSED, FULL (the rows must be taken away), or STALLED."""
     for _ in range(most):
         reason = open_step(st, log, trace)
         if reason == DONE or reason == FULL:
             return reason
-        if reason == GO:
-            prefix_step(st, log, trace, sh)
+        if reason == IDLE:
+            continue
+        if is_restart_due(st.floats):
+            if not restart(st, sh):
+                return STALLED
+            continue
+        prefix_step(st, log, trace, sh)
     return PAUSED
 
 

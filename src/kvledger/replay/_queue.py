@@ -9,7 +9,7 @@ from kvledger.replay._layout import *
 from kvledger.replay._memory import never_fits
 from kvledger.replay._record import ENDED, FIRST_TOKEN, QUEUED, note_latency
 
-ADMISSIBLE, TOO_LONG, TOO_LARGE = range(3)
+ADMISSIBLE, TOO_LONG, TOO_LARGE, TOO_MANY = range(4)
 SILENT, EMITTED, LAST = range(3)
 
 
@@ -32,7 +32,10 @@ def judge(st, trace, request):
     prompt, output, limit = lengths_of(st, trace, request)
     if prompt >= st.ints[I_MAX_LEN]:
         return TOO_LONG
-    if never_fits(st.ints, prompt, output, limit):
+    samples = numba.int64(trace.samples[request]) if trace.samples.shape[0] > 0 else 1
+    if samples > st.ints[I_MAX_SEQS]:
+        return TOO_MANY
+    if never_fits(st.ints, prompt, output, limit, samples):
         return TOO_LARGE
     return ADMISSIBLE
 
@@ -49,6 +52,8 @@ def join_arrivals(st, trace):
             ints[I_TOO_LONG] += 1
         elif verdict == TOO_LARGE:
             ints[I_TOO_LARGE] += 1
+        elif verdict == TOO_MANY:
+            ints[I_TOO_MANY] += 1
         else:
             if ints[I_WAITING] == 0:
                 ints[I_BLOCKED] = 0

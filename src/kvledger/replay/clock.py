@@ -9,7 +9,7 @@ from kvledger.ledger import Accuracy
 
 __all__ = ["Clock", "parse_clock"]
 
-_FIELDS = ("base", "a", "b", "c")
+_FIELDS = ("base", "a", "b", "c", "d")
 MOST_SECONDS = 1e6
 
 
@@ -19,12 +19,14 @@ class Clock:
 
     A scheduled request that computes its last known token after having generated some is one decode sequence; every
     other one adds its tokens to ``prefill_tokens``. ``kv_tokens_read`` sums the stored tokens of those scheduled.
+    Every token of a block that is moved between the GPU and its host takes ``d`` on top.
     """
 
     base: float
     a: float = 0.0
     b: float = 0.0
     c: float = 0.0
+    d: float = 0.0
     name: str = "given"
     accuracy: Accuracy = Accuracy.MODELLED
 
@@ -47,10 +49,10 @@ STEPS = Clock(base=1.0, name="steps")
 
 
 def parse_clock(text: str) -> Clock:
-    """Read ``steps`` or four numbers ``base,a,b,c`` in seconds.
+    """Read ``steps``, or four or five numbers ``base,a,b,c[,d]`` in seconds.
 
     Raises:
-        UsageError: There are not four numbers from 0 to a million, or every step would take no time.
+        UsageError: There are not so many numbers from 0 to a million, or every step would take no time.
 
     >>> parse_clock("0.008,2e-5,1e-5,1e-8").seconds(prefill_tokens=0, decode_sequences=10, kv_tokens_read=0)
     0.0081
@@ -62,10 +64,10 @@ def parse_clock(text: str) -> Clock:
         values = [float(part) for part in parts]
     except ValueError:
         values = []
-    if len(values) != len(_FIELDS):
+    if len(values) not in (len(_FIELDS) - 1, len(_FIELDS)):
         raise UsageError(f"`{text[:80]}` is not a clock", hint="write `steps`, a preset, or `base,a,b,c` in seconds")
-    base, a, b, c = values
-    return Clock(base=base, a=a, b=b, c=c)
+    base, a, b, c, d = (*values, 0.0)[: len(_FIELDS)]
+    return Clock(base=base, a=a, b=b, c=c, d=d)
 
 
 def roofline_clock(

@@ -11,12 +11,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from kvledger.errors import UsageError
-from kvledger.replay.workload import HashIds, HashKind, SharedPrefix, TokenIds, Workload
+from kvledger.errors import TraceError, UsageError
+from kvledger.replay.workload import HashIds, HashKind, SharedPrefix, Siblings, TokenIds, Workload
 
 __all__ = ["KnownContent", "find_known_content"]
 
 BY_CHAIN, BY_STREAM, UNKNOWN = range(3)
+_MOST_BLOCKS = 2**28
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +40,8 @@ def find_known_content(workload: Workload, *, block_size: int) -> KnownContent:
     Raises:
         UsageError: Blocks and the ids of the trace have grains of which neither divides the other.
     """
+    if workload.siblings is not None:
+        return _of_siblings(workload.siblings, block_size)
     content = workload.content
     nothing, none = np.zeros(0, np.int64), np.zeros(0, np.int32)
     match content:
@@ -110,3 +113,47 @@ def _chain_of_pieces(content: HashIds, lengths: NDArray[np.int32], block_size: i
         ids=ids,
         covered=(blocks * block_size).astype(np.int32),
     )
+
+
+def _of_siblings(siblings: Siblings, block_size: int) -> KnownContent:
+    """Chain ids of full blocks for samples: the whole prompt is that of the parent, the first sample's output too."""
+    workload, parents = siblings.workload, siblings.parents
+    known = find_known_content(workload, block_size=block_size)
+    covered = known.covered.astype(np.int64) if known.how != UNKNOWN else np.zeros(len(workload), np.int64)
+    prompt_blocks = workload.prompt_tokens.astype(np.int64) // block_size
+    blocks = np.maximum(prompt_blocks, covered // block_size)
+    offsets = np.concatenate([[0], np.cumsum(blocks)])
+    if int(offsets[-1]) > _MOST_BLOCKS:
+        raise TraceError(
+            f"the prompts have {int(offsets[-1])} blocks of {block_size} tokens, more than {_MOST_BLOCKS}",
+            hint="give a larger --block-size, or split the trace",
+        )
+    owner = np.repeat(np.arange(len(workload), dtype=np.int64), blocks)
+    index = np.arange(int(offsets[-1]), dtype=np.int64) - np.repeat(offsets[:-1], blocks)
+    ids = _mixed((owner << 28) | index, salt=1)
+    ends = (index + 1) * block_size
+    inside = ends <= covered[owner]
+    if known.how == BY_STREAM:
+        ids[inside] = _mixed(index[inside], salt=2)
+    elif known.how == BY_CHAIN:
+        grain, last = known.grain_tokens, ends[inside] - 1
+        at = last // grain
+        part = (last - at * grain) // block_size
+        ids[inside] = _mixed(_mixed(known.ids[known.offsets[owner[inside]] + at], salt=3) ^ part, salt=4)
+    first = np.diff(parents, prepend=-1) > 0
+    own = np.where(first, blocks[parents], prompt_blocks[parents])
+    return KnownContent(
+        how=BY_CHAIN,
+        grain_tokens=block_size,
+        offsets=offsets[parents],
+        ids=ids,
+        covered=(own * block_size).astype(np.int32),
+    )
+
+
+def _mixed(values: NDArray[np.int64], *, salt: int) -> NDArray[np.int64]:
+    """Scramble 64 bits into non-negative ids (the finaliser of splitmix64), differently for each salt."""
+    z = values.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15 * salt % 2**64)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return ((z ^ (z >> np.uint64(31))) >> np.uint64(1)).astype(np.int64)

@@ -8,8 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvledger.ledger import Account, PaperView
+from kvledger.pool.policy import Sampling
 
-__all__ = ["Factors", "Latency", "Outcome", "Rejection", "SeriesRows", "TimelinePoint"]
+__all__ = ["Factors", "Latency", "Outcome", "Rejection", "SeriesRows", "Sharing", "Swap", "TimelinePoint"]
 
 HELD_UP_RATIO = 0.1
 
@@ -28,6 +29,8 @@ class Rejection:
     """What the policy must hold for it never fits the pool."""
     CANNOT_GROW = "cannot_grow"
     """Its extent and the one it would grow into never fitted together, though it had the pool to itself."""
+    TOO_MANY_SAMPLES = "too_many_samples"
+    """Its samples, which run together, are more than max_num_seqs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +83,34 @@ class PrefixHits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Sharing:
+    """What samples were, and what sharing blocks among them saved.
+
+    ``block_saving_ratio``: blocks saved over blocks without sharing, weighed by time, as Figure 15 of the
+    PagedAttention paper has it; None where a prefix cache is all that shares. ``copied_blocks``: copied on write.
+    """
+
+    samples_as: Sampling
+    block_saving_ratio: float | None
+    copied_blocks: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Swap:
+    """What was moved to the host and back, in whole blocks.
+
+    ``swapped`` of the preempted requests were moved, ``no_room`` of them did not fit the host and were computed again.
+    """
+
+    host_bytes: int
+    swapped: int
+    no_room: int
+    out_bytes: int
+    in_bytes: int
+    peak_host_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TimelinePoint:
     """One stretch of the timeline: time-weighted means, with the peaks kept.
 
@@ -126,6 +157,8 @@ class Outcome:
     capacity_bytes: int
     unit_tokens: int
     requests: int
+    sequences: int
+    """The samples of all requests; running ones are counted in sequences, too."""
     rejected: dict[str, int]
     truncated: int
     finished: int
@@ -163,6 +196,10 @@ class Outcome:
     """What the prefix cache gave; None when it is off."""
     latencies: NDArray[np.float64] = field(repr=False)
     """(3, requests), or (3, 0) when there were too many: first scheduled, first token, end (trace time; NaN: never)."""
+    sharing: Sharing | None = None
+    """What samples were; None when every request has one."""
+    swap: Swap | None = None
+    """What was moved to the host; None when nothing is."""
 
     @property
     def utilisation(self) -> float:

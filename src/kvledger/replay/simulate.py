@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,10 +15,12 @@ from kvledger.pool.groups import BlockGroups
 from kvledger.pool.policy import Growth, Kind, Placement, Policy, Reservation
 from kvledger.replay.identity import find_known_content
 from kvledger.replay.outcome import Outcome, PrefixHits, SeriesRows
+from kvledger.replay.samples import Split, shares_forks, split_samples
 from kvledger.replay.settings import Pool, PoolSize, Settings
 from kvledger.replay.workload import Workload
 
 if TYPE_CHECKING:
+    from kvledger.replay._forks import Forked
     from kvledger.replay._groups import Grouped
     from kvledger.replay._layout import Columns, Core, State
     from kvledger.replay._prefix import Shared
@@ -72,9 +75,13 @@ def find_moments(
 
     Shape (3, requests), trace time; NaN where that was not reached. Nothing is summed up, so this is for many tries.
     """
-    state, _, _ = _drive(workload, policy, pool, settings, _Hooks(until_seconds=until_seconds))
+    from kvledger.replay._sampled import gather_moments
+
+    split = _split(workload.check(), policy)
+    hooks = _Hooks(until_seconds=until_seconds)
+    state, _, _ = _drive(split.workload if split else workload, policy, pool, settings, hooks)
     latencies: NDArray[np.float64] = state.log.latencies
-    return latencies
+    return gather_moments(latencies, split.firsts) if split else latencies
 
 
 class _Hooks:
@@ -95,21 +102,37 @@ class _Hooks:
 
 def _run(workload: Workload, policy: Policy, pool: Pool, settings: Settings, hooks: _Hooks) -> Outcome:
     from kvledger.replay._outcome import outcome_of
+    from kvledger.replay._sampled import gather_samples, sharing_of, swap_of
 
-    state, size, shared = _drive(workload, policy, pool, settings, hooks)
-    return outcome_of(state, policy, size, prefix=_hits(shared) if policy.prefix_caching else None)
+    split = _split(workload.check(), policy)
+    state, size, shared = _drive(split.workload if split else workload, policy, pool, settings, hooks)
+    outcome = outcome_of(state, policy, size, prefix=_hits(shared) if policy.prefix_caching else None)
+    if policy.swaps:
+        outcome = replace(outcome, swap=swap_of(shared, policy, size))
+    if split:
+        return gather_samples(outcome, workload, split, max_model_len=settings.max_model_len)
+    if workload.samples is not None:
+        return replace(outcome, sequences=workload.sequences, sharing=sharing_of(shared))
+    return outcome
+
+
+def _split(workload: Workload, policy: Policy) -> Split | None:
+    """Return the samples as requests, where there are any and the policy does not let them fork."""
+    if workload.samples is None or shares_forks(policy, workload):
+        return None
+    return split_samples(workload)
 
 
 def _drive(
     workload: Workload, policy: Policy, pool: Pool, settings: Settings, hooks: _Hooks
-) -> tuple[State, PoolSize, Shared | Grouped | None]:
+) -> tuple[State, PoolSize, Shared | Grouped | Forked | None]:
     """Run the steps, to the end or until it is late enough."""
     from kvledger.replay import _layout as at
     from kvledger.replay import _loop, _static  # Numba is imported, and the kernels compiled, at first use only
     from kvledger.replay._outcome import series_of
 
-    workload.check()
     size = pool.divide(policy)
+    forked = _fork(workload, policy, size, settings)
     state = _prepare(workload, policy, size, settings, hooks)
     grouped = _group(workload, policy, size, settings)
     shared = _share(workload, policy, size, settings)
@@ -123,6 +146,10 @@ def _drive(
         from kvledger.replay import _groups
 
         run, arrays = _groups.run_groups, (*state, grouped)
+    if forked is not None:
+        from kvledger.replay import _forks
+
+        run, arrays = _forks.run_forks, (*state, forked)
     start: Callable[[Core, Columns], None] = _loop.start
     start(state.core, state.trace)
     while True:
@@ -138,7 +165,7 @@ def _drive(
                 hint="restart less often, or raise --max-num-batched-tokens",
             )
         if reason == at.DONE or float(state.core.floats[at.F_NOW]) > hooks.until_seconds:
-            return state, size, grouped or shared
+            return state, size, grouped or shared or forked
 
 
 def _share(workload: Workload, policy: Policy, size: PoolSize, settings: Settings) -> Shared | None:
@@ -184,13 +211,27 @@ def _group(workload: Workload, policy: Policy, size: PoolSize, settings: Setting
     return new_grouped(workload, groups, blocks=size.units, settings=settings, caching=policy.prefix_caching)
 
 
-def _hits(shared: Shared | Grouped | None) -> PrefixHits | None:
+def _hits(shared: Shared | Grouped | Forked | None) -> PrefixHits | None:
     if shared is None:
         return None
     from kvledger.replay._prefix import H_AGAIN, H_HITS, H_QUERIES
 
     hit, queried, again = (int(shared.counts[i]) for i in (H_HITS, H_QUERIES, H_AGAIN))
     return PrefixHits(hit_tokens=hit, queried_tokens=queried, again_tokens=again)
+
+
+def _is_forked(workload: Workload, policy: Policy) -> bool:
+    return policy.swaps or workload.samples is not None
+
+
+def _fork(workload: Workload, policy: Policy, size: PoolSize, settings: Settings) -> Forked | None:
+    """Return the tables of a policy whose samples fork or whose victims are swapped; None where nothing does."""
+    if not _is_forked(workload, policy):
+        return None
+    from kvledger.replay._forked import new_forked
+
+    _check_trackable("a pool of blocks that fork or swap", size)
+    return new_forked(workload, policy, size, settings)
 
 
 def _segment_blocks(policy: Policy, size: PoolSize, settings: Settings) -> int:
@@ -221,6 +262,7 @@ def _prepare(workload: Workload, policy: Policy, size: PoolSize, settings: Setti
         prompts=np.ascontiguousarray(workload.prompt_tokens, np.int32),
         outputs=np.ascontiguousarray(workload.output_tokens, np.int32),
         limits=np.ascontiguousarray(limits, np.int32),
+        samples=np.zeros(0, np.int32) if workload.samples is None else workload.samples.astype(np.int32),
     )
     state = at.new_state(
         columns,
@@ -228,11 +270,13 @@ def _prepare(workload: Workload, policy: Policy, size: PoolSize, settings: Setti
         block_size=1 if _groups_of(policy) else size.unit_tokens,
         segment_blocks=_segment_blocks(policy, size, settings),
         series=hooks.series is not None,
-        exact_latencies=n <= _EXACT_LATENCIES,
+        exact_latencies=n <= _EXACT_LATENCIES or workload.siblings is not None,
     )
     ints, floats = state.core.ints, state.core.floats
     groups = _groups_of(policy)
     ints[at.I_MEMORY] = at.GROUPS if groups else memory[policy.kind]
+    if _is_forked(workload, policy):
+        ints[at.I_MEMORY] = at.FORKS
     if groups:
         ints[at.I_MOST_TOKENS] = groups.most_tokens(
             size.units, in_flight_tokens=settings.max_num_batched_tokens, max_model_len=settings.max_model_len

@@ -8,13 +8,15 @@ from enum import StrEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from kvledger.errors import TraceError
+from kvledger.errors import TraceError, UsageError
 
-__all__ = ["Content", "HashIds", "HashKind", "SharedPrefix", "TokenIds", "Workload"]
+__all__ = ["Beams", "Content", "HashIds", "HashKind", "SharedPrefix", "Siblings", "TokenIds", "Workload"]
 
 _MAX_TOKENS = 2**31 - 1
 _LATEST_SECONDS = 2.0**40  # beyond, a double no longer tells the steps of an engine apart
 _ROWS = 2**20
+MOST_SAMPLES = 1024
+_MOST_SEQUENCES = 2**28
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +69,27 @@ Content = SharedPrefix | HashIds | TokenIds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Beams:
+    """Which requests search with beams, so that their samples are candidates, and how candidates fork and die.
+
+    After a step, with probability ``turnover_ratio``, every candidate continues one of the living ones, drawn evenly
+    with replacement: those drawn twice fork, those not drawn die. Draws depend on the seed, the request and its length
+    alone. ``mask``: (requests,), bool.
+    """
+
+    mask: NDArray[np.bool_]
+    turnover_ratio: float = 0.1
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse what is no chance or no seed."""
+        if not 0 <= self.turnover_ratio <= 1:
+            raise UsageError(f"the turnover of beams is {self.turnover_ratio:g}, not from 0 to 1")
+        if not 0 <= self.seed < 2**63:
+            raise UsageError(f"the seed of beams is {self.seed}, not from 0 to 2**63 - 1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
     """Requests in order of arrival, as columns of equal length.
 
@@ -74,6 +97,7 @@ class Workload:
     ``max_tokens`` is 0 where the request declared none. See :meth:`check`.
 
     Shapes: all (requests,); ``arrival_seconds`` float64, the token columns int32, ``session`` int32 (-1: none).
+    ``samples`` are the answers that a request decodes at the same time, each of ``output_tokens`` (None: one).
     """
 
     arrival_seconds: NDArray[np.float64]
@@ -82,6 +106,9 @@ class Workload:
     max_tokens: NDArray[np.int32] | None = None
     content: Content | None = None
     session: NDArray[np.int32] | None = None
+    samples: NDArray[np.int32] | None = None
+    beams: Beams | None = None
+    siblings: Siblings | None = None
 
     def __len__(self) -> int:
         """Return the number of requests."""
@@ -113,6 +140,8 @@ class Workload:
         columns = {"prompt_tokens": self.prompt_tokens, "output_tokens": self.output_tokens}
         if self.max_tokens is not None:
             columns["max_tokens"] = self.max_tokens
+        if self.samples is not None:
+            columns["samples"] = self.samples
         for name, column in columns.items():
             if len(column) != n:
                 raise TraceError(f"column `{name}` has {len(column)} rows, arrivals have {n}")
@@ -123,9 +152,42 @@ class Workload:
                 raise TraceError(f"column `{name}` has the value {int(column.min())}, below {smallest}")
             if n and int(column.max()) > _MAX_TOKENS:
                 raise TraceError(f"column `{name}` has the value {int(column.max())}, above {_MAX_TOKENS}")
+        self._check_samples()
         for i in range(0, n, _ROWS):  # in pieces, so that a long trace needs no second copy
             _check_arrivals(self.arrival_seconds[max(0, i - 1) : i + _ROWS])
         return self
+
+    def _check_samples(self) -> None:
+        if self.beams is not None and (self.samples is None or len(self.beams.mask) != len(self)):
+            raise TraceError(
+                f"{len(self.beams.mask)} requests search with beams, but {len(self)} requests "
+                f"have {'no' if self.samples is None else 'a'} number of samples"
+            )
+        if self.samples is None or not len(self):
+            return
+        if int(self.samples.max()) > MOST_SAMPLES:
+            raise TraceError(
+                f"a request has {int(self.samples.max())} samples, more than {MOST_SAMPLES}",
+                hint="is this column really the number of answers to one prompt?",
+            )
+        if self.sequences > _MOST_SEQUENCES:
+            raise TraceError(f"the requests have {self.sequences} samples together, more than {_MOST_SEQUENCES}")
+
+    @property
+    def sequences(self) -> int:
+        """The samples of all requests."""
+        return len(self) if self.samples is None else int(self.samples.sum(dtype=np.int64))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Siblings:
+    """Requests that are samples of others: those of one request share its whole prompt, whatever else is known of it.
+
+    ``parents``: (requests,), int64, rising: the request of ``workload`` that each is a sample of.
+    """
+
+    workload: Workload
+    parents: NDArray[np.int64]
 
 
 def _check_arrivals(seconds: NDArray[np.float64]) -> None:

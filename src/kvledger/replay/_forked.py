@@ -1,0 +1,66 @@
+"""Empty tables for requests whose samples fork, or whose blocks are swapped."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from kvledger.errors import CapacityError, UsageError
+from kvledger.pool.forks import new_fork_tables
+from kvledger.pool.policy import Policy
+from kvledger.replay._forks import Forked
+from kvledger.replay.settings import PoolSize, Settings
+from kvledger.replay.workload import Workload
+
+__all__ = ["new_forked"]
+
+_MOST_ENTRIES = 2**28
+_MOST_HOST_BLOCKS = 2**28
+
+
+def new_forked(workload: Workload, policy: Policy, size: PoolSize, settings: Settings) -> Forked:
+    """Return the state of a replay over tables that fork and swap.
+
+    Raises:
+        UsageError: The policy swaps, and has a prefix cache or groups of layers, too.
+        CapacityError: The tables would not fit, or the host holds not even one block.
+    """
+    if policy.prefix_caching or policy.groups is not None:
+        raise UsageError(
+            f"swapping beside {'a prefix cache' if policy.prefix_caching else 'groups of layers'} is not replayed: "
+            "vLLM V1, which has them, computes preempted requests again",
+            hint="use --preemption recompute, or --prefix-caching off",
+        )
+    longest = min(settings.max_model_len, workload.longest_tokens) // size.unit_tokens + 2
+    width = 1 if workload.samples is None or not len(workload) else int(workload.samples.max())
+    entries = (settings.max_num_seqs + 1) * width * longest
+    if entries > _MOST_ENTRIES:
+        raise CapacityError(
+            f"{settings.max_num_seqs} tables of {width} sequences with {longest} blocks are {entries} entries, more "
+            f"than {_MOST_ENTRIES}",
+            hint="give a smaller --max-num-seqs or a larger --block-size",
+        )
+    beams = np.zeros(0, np.bool_) if workload.beams is None else workload.beams.mask
+    turnover, seed = (workload.beams.turnover_ratio, workload.beams.seed) if workload.beams else (0.0, 0)
+    return Forked(
+        tables=new_fork_tables(
+            blocks=size.units,
+            host_blocks=_host_blocks(policy, size) if policy.swaps else 0,
+            slots=settings.max_num_seqs + 1,
+            width=width,
+            longest_blocks=longest,
+        ),
+        beams=np.ascontiguousarray(beams, np.bool_),
+        counts=np.array([0] * 7 + [int(policy.swaps), seed], np.int64),
+        sums=np.zeros(2, np.float64),
+        rates=np.array([turnover, settings.clock.d * size.unit_tokens], np.float64),
+    )
+
+
+def _host_blocks(policy: Policy, size: PoolSize) -> int:
+    blocks = policy.swap_bytes // size.unit_bytes
+    if blocks < 1:
+        raise CapacityError(
+            f"{policy.swap_bytes} bytes of the host hold not even one block of {size.unit_bytes} bytes",
+            hint="give a larger --swap-space, or --preemption recompute",
+        )
+    return min(blocks, _MOST_HOST_BLOCKS)
