@@ -15,7 +15,7 @@ from kvledger.findings.catalogue import RULES
 from kvledger.findings.rule import Page, read_page
 from kvledger.ledger import Account
 from kvledger.pool import Policy, parse_policies, parse_policy
-from kvledger.report.metrics_table import METRICS
+from kvledger.report.prometheus.table import METRICS
 
 _MARK = re.compile(r"^<!-- generated: (\S+) -->$", re.MULTILINE)
 

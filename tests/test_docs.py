@@ -18,7 +18,7 @@ from kvledger.cli.main import _kvledger as group
 from kvledger.ledger import Account, Accuracy, Memo, PaperView
 from kvledger.pool import Growth, Placement, Reservation
 from kvledger.replay import Factors, Rejection
-from kvledger.report.metrics_table import METRICS
+from kvledger.report.prometheus.table import METRICS
 from kvledger.report.series import SERIES_COLUMNS
 from kvledger.traces.formats import ALL as FORMATS
 from kvledger.traces.synthetic.catalogue import CATALOGUE, COMMON

@@ -1,6 +1,7 @@
 """`kvledger export`: which sources it takes, how it starts, and how it ends."""
 
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -84,3 +85,28 @@ def test_an_address_that_is_not_ours_is_an_error(capsys):
     called = call(capsys, "export", "http://127.0.0.1:9", "--host", "192.0.2.1")
     assert called.code == 2
     assert "cannot be listened on" in called.err
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_rules_are_written_to_a_file_that_prometheus_takes(capsys, tmp_path, engine):
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        pytest.skip("needs promtool: install the package `prometheus`")
+    path = tmp_path / "rules.yml"
+    assert call(capsys, "export", "--rules", engine, "-o", path).code == 0
+    done = subprocess.run([promtool, "check", "rules", path], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_prefix_is_the_beginning_of_names(capsys):
+    assert "sum by" in call(capsys, "export", "--rules", "vllm", "--prefix", "ray_vllm_").out
+    called = call(capsys, "export", "--rules", "vllm", "--prefix", "vllm{}")
+    assert called.code == 2
+    assert "no beginning of metric names" in called.err
+
+
+def test_sources_and_files_are_not_asked_for_together(capsys):
+    called = call(capsys, "export", "http://a", "--rules", "vllm")
+    assert called.code == 2
+    assert "--rules and SOURCE were given together" in called.err
+    assert "no SOURCE was given" in call(capsys, "export").err

@@ -16,7 +16,7 @@ from kvledger.errors import UsageError
 from kvledger.live.exporter import Follower, LedgerCollector
 from kvledger.measure.balance import Scheduling
 from kvledger.measure.meter import Meter
-from kvledger.report.instant import SourceInstant
+from kvledger.report.prometheus.instant import SourceInstant
 from kvledger.sources.http import parse_address
 from kvledger.sources.servers import is_server
 

@@ -16,8 +16,8 @@ from kvledger.engines.recognise import recognise
 from kvledger.engines.vllm.metrics import read_vllm_metrics
 from kvledger.errors import Error, SourceError
 from kvledger.measure.meter import Meter
-from kvledger.report.instant import PoolInstant, SourceInstant, pool_of_reading, pools_of_snapshots
-from kvledger.report.metrics_table import METRICS, Metric, PoolMetric, SourceMetric, build_info
+from kvledger.report.prometheus.instant import PoolInstant, SourceInstant, pool_of_reading, pools_of_snapshots
+from kvledger.report.prometheus.table import METRICS, Metric, PoolMetric, SourceMetric, build_info
 from kvledger.sources.http import Access, Address, fetch
 from kvledger.sources.servers import decode_scrape
 

@@ -8,7 +8,7 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from kvledger.live.exporter import LedgerCollector
-from kvledger.report.metrics_table import METRICS, Kind
+from kvledger.report.prometheus.table import METRICS, Kind
 from tests.cli.serving import serving
 from tests.live.test_exporter import follower
 

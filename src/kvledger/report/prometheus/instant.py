@@ -15,7 +15,7 @@ from kvledger.measure.pool import Structure
 from kvledger.measure.sheet import Sheet
 from kvledger.measure.snapshots import draw_snapshots
 
-__all__ = ["PoolInstant", "SourceInstant", "pool_of_reading", "pools_of_snapshots"]
+__all__ = ["PoolInstant", "SourceInstant", "lengths_of", "pool_of_reading", "pools_of_snapshots"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +62,7 @@ def pool_of_reading(reading: Reading, engine: VllmEngine) -> PoolInstant:
     shape, balance = reading.shape, reading.balance
     comparison = None
     if shape is not None and balance is not None and shape.structure is not Structure.GROUPS:
-        comparison = compare_reservations(shape, balance, reading.running or 0, _lengths(engine))
+        comparison = compare_reservations(shape, balance, reading.running or 0, lengths_of(engine))
     return PoolInstant(
         engine=str(reading.engine_index),
         pool="kv",
@@ -81,7 +81,8 @@ def pool_of_reading(reading: Reading, engine: VllmEngine) -> PoolInstant:
     )
 
 
-def _lengths(engine: VllmEngine) -> Lengths:
+def lengths_of(engine: VllmEngine) -> Lengths:
+    """Return the lengths of the requests that ended since the engine started."""
     found = engine.histograms
     return Lengths(
         prompt=found.get("request_prompt_tokens"),

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 import kvledger
-from kvledger.report.instant import PoolInstant, SourceInstant
-from kvledger.report.metric_values import (
+from kvledger.report.prometheus.instant import PoolInstant, SourceInstant
+from kvledger.report.prometheus.values import (
     Rows,
     Values,
     read_accounts,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from kvledger.ledger import Accuracy
 from kvledger.measure.figure import Figure, Span
-from kvledger.report.instant import PoolInstant
+from kvledger.report.prometheus.instant import PoolInstant
 
 __all__ = [
     "Rows", "Values", "read_accounts", "read_admitted", "read_available", "read_bounds", "read_figures", "read_one",

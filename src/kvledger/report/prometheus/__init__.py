@@ -1,0 +1,1 @@
+"""For Prometheus and Grafana: the table of metrics, recording rules, dashboards and alerts."""
