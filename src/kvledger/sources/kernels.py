@@ -25,7 +25,8 @@ class KernelCache:
     def __init__(self) -> None:
         package = Path(kvledger.__file__).parent
         digest = hashlib.sha256()
-        for source in sorted([*(package / "pool").glob("*.py"), *(package / "replay").glob("_*.py")]):
+        rooms = [("pool", "*.py"), ("replay", "_*.py"), ("runtime", "_*.py")]
+        for source in sorted(path for room, names in rooms for path in (package / room).glob(names)):
             text = source.read_bytes()
             if source.name == "_layout.py" or b"import numba" in text or b"kvledger.pool.compiled" in text:
                 digest.update(text)

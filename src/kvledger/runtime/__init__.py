@@ -1,0 +1,20 @@
+"""The paged KV cache for Hugging Face Transformers: real tensors under the block tables of this package."""
+
+from kvledger.runtime.answers import Answer, Ending, Result, Step, Token
+from kvledger.runtime.engine import Engine
+from kvledger.runtime.options import Attention, Generation, Options, Preemption
+from kvledger.runtime.sequence import RequestId
+
+__all__ = [
+    "Answer",
+    "Attention",
+    "Ending",
+    "Engine",
+    "Generation",
+    "Options",
+    "Preemption",
+    "RequestId",
+    "Result",
+    "Step",
+    "Token",
+]

@@ -1,0 +1,68 @@
+"""Putting an engine together: what the model keeps, how many blocks the memory holds, who computes attention."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from kvledger.errors import CapacityError, UsageError
+from kvledger.runtime.attention import attach
+from kvledger.runtime.backends import choose_backend
+from kvledger.runtime.layout import Layout, arrange_layers
+from kvledger.runtime.options import Options
+from kvledger.runtime.pages import Pages
+from kvledger.runtime.probe import find_layers
+from kvledger.runtime.runner import Runner, find_longest
+from kvledger.runtime.scheduler import Scheduler
+
+__all__ = ["Parts", "assemble"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """The parts of one engine; ``detach`` gives the model its own attention back."""
+
+    layout: Layout
+    pages: Pages
+    scheduler: Scheduler
+    runner: Runner
+    detach: Callable[[], None]
+
+
+def assemble(model: Any, memory_bytes: int, *, block_size: int, options: Options) -> Parts:
+    """Put an engine together; when that fails, the model is as it was.
+
+    Raises:
+        UsageError: A setting cannot be used with this model.
+        CapacityError: The memory is too small, or is not there.
+        ModelError: The model cannot be paged; what stands in the way is named.
+        MissingExtra: torch or transformers is not installed.
+    """
+    if not 1 <= block_size <= 2**20:
+        raise UsageError(f"block_size is {block_size}, not from 1 to {2**20} tokens")
+    detach = attach(model)
+    try:
+        layers = find_layers(model, max_model_len=options.max_model_len)
+        layout = arrange_layers(layers, block_size=block_size)
+        return _assemble(model, layout, memory_bytes, options, detach)
+    except BaseException:
+        detach()
+        raise
+
+
+def _assemble(model: Any, layout: Layout, memory_bytes: int, options: Options, detach: Callable[[], None]) -> Parts:
+    groups = layout.groups
+    blocks = memory_bytes // groups.block_bytes
+    if blocks < 1:
+        raise CapacityError(
+            f"{memory_bytes} bytes hold no block of {groups.groups[0].block_tokens} tokens, which has "
+            f"{groups.block_bytes} bytes",
+            hint="give more kv_memory, or a smaller block_size",
+        )
+    longest = find_longest(model, options, groups, blocks)
+    pages = Pages(layout, blocks=blocks, device=model.device, swap_bytes=options.swap_bytes)
+    scheduler = Scheduler(groups, options, blocks=blocks, max_model_len=longest, store=pages)
+    backend = choose_backend(options.attention, layout, pages, scheduler.tables)
+    runner = Runner(model, layout, scheduler.tables, backend)
+    return Parts(layout=layout, pages=pages, scheduler=scheduler, runner=runner, detach=detach)

@@ -1,0 +1,109 @@
+"""How an engine is set, and what a request may ask for."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+
+from kvledger.errors import UsageError
+
+__all__ = ["Attention", "Generation", "Options", "Preemption"]
+
+_MOST_TOKENS = 2**31 - 1
+_MOST_SAMPLES = 4096
+_MOST_STOPS = 64
+_LONGEST_STOP = 4096
+
+
+class Preemption(StrEnum):
+    """What happens to the keys and values of a request that must make room for others."""
+
+    RECOMPUTE = "recompute"
+    """They are dropped, and computed again when the request comes back."""
+    SWAP = "swap"
+    """They are copied to host memory as long as `swap_bytes` allows, else dropped."""
+
+
+class Attention(StrEnum):
+    """How attention over block tables is computed."""
+
+    AUTO = "auto"
+    """The compiled kernel on a CPU, FlashInfer on CUDA where it is installed, else gathering."""
+    COMPILED = "compiled"
+    """Decoding through a kernel that reads the blocks in place (CPU)."""
+    GATHER = "gather"
+    """Blocks are gathered into one tensor for PyTorch's own attention: the reference, on any device."""
+    FLASHINFER = "flashinfer"
+    """The paged kernels of FlashInfer (CUDA)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """The limits of the scheduler (vLLM's names), and what the cache does.
+
+    ``max_model_len`` of None is what the model and the pool allow, whichever is less.
+    """
+
+    max_model_len: int | None = None
+    max_num_seqs: int = 64
+    max_num_batched_tokens: int = 2048
+    watermark_ratio: float = 0.0
+    full_sequence_must_fit: bool = True
+    prefix_caching: bool = True
+    preemption: Preemption = Preemption.RECOMPUTE
+    swap_bytes: int = 0
+    attention: Attention = Attention.AUTO
+
+    def __post_init__(self) -> None:
+        """Refuse what no engine can run with."""
+        if self.max_model_len is not None and not 2 <= self.max_model_len <= 2**30:
+            raise UsageError(f"max_model_len is {self.max_model_len}, not from 2 to {2**30}")
+        for name, high in (("max_num_seqs", 2**16), ("max_num_batched_tokens", 2**24)):
+            if not 1 <= getattr(self, name) <= high:
+                raise UsageError(f"{name} is {getattr(self, name)}, not from 1 to {high}")
+        if not 0 <= self.watermark_ratio < 1:
+            raise UsageError(f"watermark_ratio is {self.watermark_ratio}, not from 0 to below 1")
+        if self.swap_bytes < 0 or (self.swap_bytes > 0) != (self.preemption is Preemption.SWAP):
+            raise UsageError(
+                f"swap_bytes is {self.swap_bytes} and preemption is `{self.preemption}`",
+                hint="give `preemption=Preemption.SWAP` together with the bytes of host memory it may take",
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Generation:
+    """What a request asks for. The defaults are greedy: temperature 0 takes the likeliest token.
+
+    ``samples`` answers are drawn from one prompt, whose blocks they share. ``stop`` are strings that end an answer and
+    are cut off it; they need a tokenizer. ``max_tokens`` of None is as many as ``max_model_len`` leaves.
+    """
+
+    max_tokens: int | None = None
+    temperature: float = 0.0
+    top_p: float = 1.0
+    top_k: int = 0
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+    samples: int = 1
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be sampled."""
+        if self.max_tokens is not None and not 1 <= self.max_tokens <= _MOST_TOKENS:
+            raise UsageError(f"max_tokens is {self.max_tokens}, not from 1 to {_MOST_TOKENS}")
+        if not (math.isfinite(self.temperature) and 0 <= self.temperature <= 100):
+            raise UsageError(f"temperature is {self.temperature}, not from 0 to 100")
+        if not 0 < self.top_p <= 1:
+            raise UsageError(f"top_p is {self.top_p}, not above 0 and up to 1")
+        if not 0 <= self.top_k <= _MOST_TOKENS:
+            raise UsageError(f"top_k is {self.top_k}, not 0 (all) or more")
+        if not 1 <= self.samples <= _MOST_SAMPLES:
+            raise UsageError(f"samples is {self.samples}, not from 1 to {_MOST_SAMPLES}")
+        if self.seed is not None and not 0 <= self.seed < 2**64:
+            raise UsageError(f"seed is {self.seed}, not from 0 to below 2**64")
+        if len(self.stop) > _MOST_STOPS or any(not 1 <= len(text) <= _LONGEST_STOP for text in self.stop):
+            raise UsageError(
+                f"the {len(self.stop)} stop strings are not up to {_MOST_STOPS} of 1 to {_LONGEST_STOP} characters"
+            )

@@ -1,0 +1,100 @@
+"""Watching a model's attention layers for one token: what they keep, and whether that can be paged."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kvledger.errors import ModelError
+from kvledger.runtime.layout import Layer, Shape
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["Probe", "find_layers"]
+
+_PLAIN_DTYPES = ("float32", "bfloat16", "float16")
+_ROPES_OF_THE_LONGEST = ("dynamic", "longrope")
+
+
+class Probe:
+    """Stands in for a batch while one token goes through the model, and notes what each layer asks for."""
+
+    def __init__(self) -> None:
+        self.layers: list[Layer] = []
+
+    def attend(
+        self, module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, settings: dict[str, Any]
+    ) -> torch.Tensor:
+        """Note a layer; return zeros in the shape of its answer."""
+        import torch
+
+        index = getattr(module, "layer_idx", None)
+        name = type(module).__name__
+        if not isinstance(index, int):
+            raise ModelError(f"`{name}` has no layer number, so its keys and values have no place")
+        if key.shape != value.shape:
+            raise ModelError(
+                f"layer {index} (`{name}`) has keys of {tuple(key.shape[1::2])} and values of "
+                f"{tuple(value.shape[1::2])} (heads, size): latent attention is not paged here"
+            )
+        if any(layer.index == index for layer in self.layers):
+            raise ModelError(f"layer {index} (`{name}`) attends twice, as with cross attention: not paged here")
+        dtype = str(key.dtype).removeprefix("torch.")
+        if dtype not in _PLAIN_DTYPES:
+            raise ModelError(f"layer {index} computes in {dtype}, not in {', '.join(_PLAIN_DTYPES)}")
+        self.layers.append(
+            Layer(
+                index=index,
+                shape=Shape(kv_heads=key.shape[1], head_size=key.shape[3], dtype=dtype, dtype_bytes=key.element_size()),
+                query_heads=query.shape[1],
+                window_tokens=settings["window"],
+            )
+        )
+        return torch.zeros(query.shape[0], query.shape[2], query.shape[1], value.shape[3], dtype=value.dtype)
+
+
+def find_layers(model: Any, *, max_model_len: int | None) -> list[Layer]:
+    """Return the attention layers of a Transformers model, found by sending one token through it.
+
+    Raises:
+        ModelError: Something in the model cannot be paged; it is named.
+    """
+    import torch
+
+    from kvledger.runtime.attention import call_model
+
+    _check_rope(model, max_model_len)
+    probe = Probe()
+    token = torch.zeros((1, 1), dtype=torch.long, device=model.device)
+    with torch.inference_mode():
+        call_model(model, probe, token, torch.zeros_like(token), torch.zeros(1, dtype=torch.long))
+    expected = getattr(model.config.get_text_config(), "num_hidden_layers", None)
+    found = {layer.index for layer in probe.layers}
+    if expected is not None and found != set(range(expected)):
+        missing = sorted(set(range(expected)) - found)
+        raise ModelError(
+            f"{len(missing)} of the {expected} layers of `{type(model).__name__}` (from layer {missing[0]} on) do not "
+            "attend through Transformers' attention interface: they keep a state, or share what others keep",
+            hint="such layers are not paged here; `kvledger size` still prices them",
+        )
+    return sorted(probe.layers, key=lambda layer: layer.index)
+
+
+def _check_rope(model: Any, max_model_len: int | None) -> None:
+    """Refuse rotary embeddings that turn every sequence of a batch by the length of its longest."""
+    config = model.config.get_text_config()
+    rope = getattr(config, "rope_parameters", None) or {}
+    kinds = {rope.get("rope_type"), *(r.get("rope_type") for r in rope.values() if isinstance(r, dict))}
+    changing = kinds & set(_ROPES_OF_THE_LONGEST)
+    original = int(
+        rope.get("original_max_position_embeddings")
+        or getattr(config, "original_max_position_embeddings", None)
+        or getattr(config, "max_position_embeddings", None)
+        or 0
+    )
+    if changing and (max_model_len is None or max_model_len > original):
+        raise ModelError(
+            f"the rotary embedding `{changing.pop()}` depends on the longest sequence of a batch beyond {original} "
+            "tokens, so sequences would change each other",
+            hint=f"give max_model_len={original} or less",
+        )

@@ -1,0 +1,92 @@
+"""Small random models of many families, and what Transformers itself generates with them."""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+# Operations this small gain nothing from a second thread, and lose much to waiting for it on a busy machine.
+torch.set_num_threads(1)
+
+VOCABULARY = 97
+_SIZES = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 256,
+}
+_GROUPED = {**_SIZES, "num_key_value_heads": 2}
+
+
+def _config(family):
+    match family:
+        case "llama":
+            return transformers.LlamaConfig(**_GROUPED)
+        case "qwen3":
+            return transformers.Qwen3Config(**_GROUPED, head_dim=8)
+        case "mistral":
+            return transformers.MistralConfig(**_GROUPED, sliding_window=8)
+        case "gpt2":
+            return transformers.GPT2Config(
+                vocab_size=VOCABULARY, n_embd=32, n_layer=2, n_head=4, n_positions=256, bos_token_id=0, eos_token_id=1
+            )
+        case "phi":
+            return transformers.PhiConfig(**_SIZES)
+        case "gemma3":
+            return transformers.Gemma3TextConfig(
+                **{**_GROUPED, "num_hidden_layers": 7}, head_dim=8, sliding_window=8, sliding_window_pattern=3
+            )
+    raise ValueError(family)
+
+
+@functools.cache
+def small_model(family):
+    """Return a random model whose logits are far enough apart that rounding does not decide."""
+    model = transformers.AutoModelForCausalLM.from_config(_config(family)).eval()
+    random = torch.Generator().manual_seed(7)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=random) * 0.3)
+    return model
+
+
+def draw_prompts(count, *, seed, longest=60):
+    """Return prompts of 1 to ``longest`` tokens."""
+    random = torch.Generator().manual_seed(seed)
+    lengths = torch.randint(1, longest, (count,), generator=random).tolist()
+    return [torch.randint(2, VOCABULARY, (length,), generator=random).tolist() for length in lengths]
+
+
+def generate_plainly(model, prompt, tokens):
+    """Return what Transformers' own greedy ``generate`` answers to one prompt."""
+    asked = torch.tensor([prompt])
+    answer = model.generate(
+        asked,
+        attention_mask=torch.ones_like(asked),
+        max_new_tokens=tokens,
+        do_sample=False,
+        eos_token_id=None,
+        pad_token_id=0,
+    )
+    return answer[0, len(prompt) :].tolist()
+
+
+def find_difference(model, prompt, expected, given, *, tolerance):
+    """Return where two greedy answers part for another reason than a tie; None when they do not.
+
+    After the first differing token the two have other contexts, so nothing can be compared. There, the model's own
+    logits of both tokens must be within ``tolerance``, or the difference counts.
+    """
+    assert len(expected) == len(given)
+    for at, (theirs, ours) in enumerate(zip(expected, given, strict=True)):
+        if theirs != ours:
+            with torch.inference_mode():
+                logits = model(torch.tensor([prompt + expected[:at]])).logits[0, -1]
+            return None if abs(float(logits[theirs] - logits[ours])) <= tolerance else at
+    return None
