@@ -2,7 +2,10 @@
 
 import json
 
+from kvledger.live.vllm_scheduler import LedgerScheduler
+
 from .cli.calling import call
+from .live.fake_vllm import make
 from .test_docs import documented_fields, fields_of, leaves
 
 CHAT = "synthetic:chat,requests=60,rate=9,shared_prefix=64"
@@ -45,3 +48,14 @@ def test_every_field_of_findings_is_documented(capsys):
 def test_the_schema_of_the_cache_is_stable(capsys):
     found = call(capsys, "cache", CHAT, "--model", "llama-3-8b", "--json", "-q").json()
     assert json.dumps([found["schema"], found["schema_version"]]) == '["kvledger/cache", 1]'
+
+
+def test_every_field_of_a_ledger_from_inside_is_documented(tmp_path, monkeypatch):
+    for name, value in (("DIR", str(tmp_path)), ("EVERY", "0"), ("REQUESTS", "1")):
+        monkeypatch.setenv(f"KVLEDGER_VLLM_{name}", value)
+    scheduler = make(LedgerScheduler)
+    scheduler.admit("a", 6)
+    scheduler.update_from_output(None, None)
+    scheduler.shutdown()
+    found = json.loads((tmp_path / "engine-3.json").read_text("utf-8"))
+    assert leaves(fields_of(found)) == documented_fields("inside")
