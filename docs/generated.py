@@ -129,6 +129,15 @@ def every_policy() -> list[Policy]:
     return [*parse_policies("all"), *(parse_policy(f"grow@{variant}") for variant in variants)]
 
 
+def sweep_columns() -> str:
+    """Return every column of the results of a sweep, in their order."""
+    from kvledger.cli.sweep_settings import SweepSettings
+    from kvledger.sweep.results import columns_of
+
+    rows = ((f"`{c.name}`", str(c.kind), c.unit, c.known, c.meaning) for c in columns_of(SweepSettings().columns))
+    return _table(("column", "type", "unit", "known", "meaning"), rows)
+
+
 def errors() -> str:
     rows = ((f"`{e.code}`", f"`{e.__name__}`", (e.__doc__ or "").split("\n")[0]) for e in every_error())
     return _table(("code", "error", "when"), rows)
@@ -176,4 +185,5 @@ PARTS: dict[str, Callable[[], str]] = {
     "metrics": metrics,
     "findings": findings,
     "policies": policies,
+    "sweep-columns": sweep_columns,
 }

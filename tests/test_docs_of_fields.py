@@ -59,3 +59,17 @@ def test_every_field_of_a_ledger_from_inside_is_documented(tmp_path, monkeypatch
     scheduler.shutdown()
     found = json.loads((tmp_path / "engine-3.json").read_text("utf-8"))
     assert leaves(fields_of(found)) == documented_fields("inside")
+
+
+def test_every_field_of_sweep_json_is_documented(capsys, tmp_path):
+    grid = tmp_path / "g.toml"
+    grid.write_text(
+        f"""
+        settings = {{ trace = "{CHAT}", model = "llama-3-8b", policy = "paged", prefix-caching = "on" }}
+        grid = {{ memory = ["2GiB", "1MiB"], rate = [3, inf] }}
+        [[exclude]]
+        memory = "8GiB"
+        """
+    )
+    found = call(capsys, "sweep", grid, "--json", "-q", "--workers", 1).json()
+    assert leaves(fields_of(found)) == documented_fields("sweep")

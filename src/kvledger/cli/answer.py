@@ -34,8 +34,12 @@ if TYPE_CHECKING:
 __all__ = ["ask", "source_name"]
 
 
-def ask(question: Question) -> ReplayReport:
+def ask(question: Question, *, load: Callable[..., Trace] = load_trace) -> ReplayReport:
     """Answer the question: load, replay, and gather the report.
+
+    Args:
+        question: The options.
+        load: Loads the trace, as `load_trace` does; for callers that keep traces between questions.
 
     Raises:
         UsageError: A setting cannot be used.
@@ -55,7 +59,7 @@ def ask(question: Question) -> ReplayReport:
     clock_text, assumed = _clock_text(question, cost)
     part = fit_part(clock_text)
     clock = clock_of(clock_text, cost)
-    trace = _trace(question, identity=_needs_identity(question, changes))
+    trace = _trace(question, load, identity=_needs_identity(question, changes))
     length, origin = _max_model_len(question, cost, trace.workload)
     settings = Settings(
         max_model_len=length,
@@ -91,9 +95,10 @@ def ask(question: Question) -> ReplayReport:
         what_ifs=runner.try_all(changes, context, outcomes),
         tried=context.base.policy.name,
         findings=find(question.findings, trace.workload, context, replayed, run=runner.prove),
+        left_out=left_out,
         notes=(
             *cost.notes,
-            *left_out,
+            *(f"`{name}` is left out: {why}" for name, why in left_out.items()),
             *assumed,
             *_start_notes(policies, pool, settings),
             *notes_on_groups(policies, cost),
@@ -104,23 +109,23 @@ def ask(question: Question) -> ReplayReport:
     )
 
 
-def _runnable(policies: list[Policy], pool: Pool) -> tuple[list[Policy], tuple[str, ...]]:
-    """Leave out policies of which not even one unit fits the pool, and say so, before anything is read or run.
+def _runnable(policies: list[Policy], pool: Pool) -> tuple[list[Policy], dict[str, str]]:
+    """Leave out policies of which not even one unit fits the pool, and say why, before anything is read or run.
 
     Raises:
         CapacityError: None is left.
     """
-    kept, notes, first = [], [], None
+    kept, left_out, first = [], {}, None
     for policy in policies:
         try:
             pool.divide(policy)
             kept.append(policy)
         except CapacityError as error:
             first = first or error
-            notes.append(f"`{policy.name}` is left out: {error.message}")
+            left_out[policy.name] = error.message
     if first is not None and not kept:
         raise first
-    return kept, tuple(notes)
+    return kept, left_out
 
 
 def _clock_text(question: Question, cost: Cost) -> tuple[str, tuple[str, ...]]:
@@ -153,8 +158,8 @@ def _needs_identity(question: Question, changes: list[Change]) -> bool:
     return tried or question.prefix_caching == "on"
 
 
-def _trace(question: Question, *, identity: bool) -> Trace:
-    trace = load_trace(
+def _trace(question: Question, load: Callable[..., Trace], *, identity: bool) -> Trace:
+    trace = load(
         question.trace,
         columns=question.columns,
         seed=question.seed,

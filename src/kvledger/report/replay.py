@@ -22,8 +22,9 @@ class ReplayReport:
     """One replay of one trace under several policies.
 
     ``model`` names the model or says that bytes per token were given; ``max_model_len_origin`` and ``notes`` say what
-    was not asked for but assumed. ``mitigations`` holds a table per contiguous policy;
-    ``what_ifs`` change one setting of the policy ``tried``. ``fit`` says how good a fitted clock is.
+    was not asked for but assumed. ``mitigations`` holds a table per contiguous policy. ``left_out`` says why policies
+    were left out of which not even one unit fits the pool. ``what_ifs`` change one setting of the policy ``tried``.
+    ``fit`` says how good a fitted clock is.
     """
 
     source: str
@@ -35,6 +36,7 @@ class ReplayReport:
     policies: Sequence[Policy]
     outcomes: Sequence[Outcome]
     mitigations: Mapping[str, Sequence[Mitigation]] = field(default_factory=dict)
+    left_out: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     fit: ClockFit | None = None
     what_ifs: Sequence[WhatIf] = ()
