@@ -18,6 +18,7 @@ from kvledger.cli.main import _kvledger as group
 from kvledger.ledger import Account, Accuracy, Memo, PaperView
 from kvledger.pool import Growth, Placement, Reservation
 from kvledger.replay import Factors, Rejection
+from kvledger.report.prometheus.alerts import EXPORTER_ALERTS, RULE_ALERTS
 from kvledger.report.prometheus.table import METRICS
 from kvledger.report.series import SERIES_COLUMNS
 from kvledger.traces.formats import ALL as FORMATS
@@ -248,6 +249,7 @@ def test_every_environment_variable_is_documented():
 def test_every_metric_is_documented():
     text = page("export.md")
     assert [metric.name for metric in METRICS if f"| `{metric.name}` |" not in text] == []
+    assert [alert.name for alert in (*EXPORTER_ALERTS, *RULE_ALERTS) if f"`{alert.name}`" not in text] == []
 
 
 def test_every_way_of_being_rejected_is_documented():

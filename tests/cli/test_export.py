@@ -87,13 +87,16 @@ def test_an_address_that_is_not_ours_is_an_error(capsys):
     assert "cannot be listened on" in called.err
 
 
-@pytest.mark.parametrize("engine", ["vllm", "sglang"])
-def test_rules_are_written_to_a_file_that_prometheus_takes(capsys, tmp_path, engine):
+@pytest.mark.parametrize(
+    "flags",
+    ["--rules vllm", "--rules sglang", "--alerts exporter", "--alerts rules", "--rules vllm --assume-one-table"],
+)
+def test_rules_are_written_to_a_file_that_prometheus_takes(capsys, tmp_path, flags):
     promtool = shutil.which("promtool")
     if promtool is None:
         pytest.skip("needs promtool: install the package `prometheus`")
     path = tmp_path / "rules.yml"
-    assert call(capsys, "export", "--rules", engine, "-o", path).code == 0
+    assert call(capsys, "export", *flags.split(), "-o", path).code == 0
     done = subprocess.run([promtool, "check", "rules", path], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
@@ -110,3 +113,15 @@ def test_sources_and_files_are_not_asked_for_together(capsys):
     assert called.code == 2
     assert "--rules and SOURCE were given together" in called.err
     assert "no SOURCE was given" in call(capsys, "export").err
+
+
+@pytest.mark.parametrize(("host", "target"), [("127.0.0.1", "127.0.0.1:9999"), ("::1", "[::1]:9999")])
+def test_the_scrape_configuration_names_where_the_exporter_listens(capsys, host, target):
+    called = call(capsys, "export", "--scrape-config", "--host", host, "--port", 9999)
+    assert f'targets: ["{target}"]' in called.out
+    assert (called.code, called.err) == (0, "")
+
+
+@pytest.mark.parametrize("kind", ["exporter", "rules"])
+def test_a_dashboard_is_one_object(capsys, kind):
+    assert call(capsys, "export", "--dashboard", kind).json()["uid"] == f"kvledger-{kind}"

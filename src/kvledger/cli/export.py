@@ -33,11 +33,14 @@ _WRITTEN = ("rules", "dashboard", "alerts", "scrape_config")
 @click.option("--port", type=click.IntRange(0, 65535), default=9464, show_default=True, help="0 takes a free one.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on; loopback by default.")
 @click.option("--rules", type=click.Choice(["vllm", "sglang"]), help="Write recording rules over an engine's metrics.")
+@click.option("--dashboard", type=click.Choice(["exporter", "rules"]), help="Write a Grafana dashboard over either.")
+@click.option("--alerts", type=click.Choice(["exporter", "rules"]), help="Write alerting rules over either.")
+@click.option("--scrape-config", is_flag=True, help="Write how a Prometheus scrapes the exporter.")
 @click.option("--prefix", help="How the engine's metrics begin in this Prometheus, such as `vllm_` (default: `vllm:`).")
 @click.option("--assume-one-table", is_flag=True, help="Rules: before vLLM 0.26, every layer keeps every token.")
 @source_options
 @access_options
-@click.option("-o", "--output", help="Write the rules to a file.")
+@click.option("-o", "--output", help="Write it to this file.")
 @click.option("--force", is_flag=True, help="Overwrite the file of --output.")
 @click.option("-q", "--quiet", is_flag=True, help="Do not say which server goes and comes.")
 def command(**options: Any) -> None:

@@ -45,6 +45,11 @@ def sglang_rules(*, prefix: str = "sglang:") -> RuleGroup:
             ),
             *_used(find("decode_sum_seq_lens")),
             *_reservation(find("context_len")),
+            Rule(
+                record="kvledger:available_tokens",
+                meaning="Slots that requests can still take: free or cached",
+                expr=f"kvledger:capacity_tokens - {_HELD}",
+            ),
             _accounts(find("kv_evictable_tokens")),
         ),
     )

@@ -62,6 +62,11 @@ def _accounts(names: VllmNames) -> Iterator[Rule]:
         expr=f"clamp_min({block} * ({idle} and {names.says('enable_prefix_caching', 'False')}), 0)\n"
         f"or clamp_min({block} * ({idle} - floor(({computed}) / {block})), 0)",
     )
+    yield Rule(
+        record="kvledger:available_tokens",
+        meaning="Slots that requests can still take: free or cached",
+        expr=f"clamp_min({idle} * {block}, 0)",
+    )
     known = {
         "used": "kvledger:used_low_tokens",
         "internal": "kvledger:internal_low_tokens",
