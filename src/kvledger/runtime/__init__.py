@@ -2,6 +2,7 @@
 
 from kvledger.runtime.answers import Answer, Ending, Result, Step, Token
 from kvledger.runtime.engine import Engine
+from kvledger.runtime.observe import Observation, Observer, observe
 from kvledger.runtime.options import Attention, Generation, Options, Preemption
 from kvledger.runtime.sequence import RequestId
 
@@ -11,10 +12,13 @@ __all__ = [
     "Ending",
     "Engine",
     "Generation",
+    "Observation",
+    "Observer",
     "Options",
     "Preemption",
     "RequestId",
     "Result",
     "Step",
     "Token",
+    "observe",
 ]
