@@ -73,3 +73,12 @@ def test_every_field_of_sweep_json_is_documented(capsys, tmp_path):
     )
     found = call(capsys, "sweep", grid, "--json", "-q", "--workers", 1).json()
     assert leaves(fields_of(found)) == documented_fields("sweep")
+
+
+def test_every_field_of_answers_and_swapping_is_documented(capsys):
+    flags = ("--bytes-per-token", 100, "--capacity-tokens", 640, "--max-model-len", 400, "--policy", "paged")
+    trace = "synthetic:fixed,prompt=20,output=30,requests=40,rate=inf"
+    options = ("--samples", 3, "--preemption", "swap", "--json", "-q", "--findings", "off")
+    (policy,) = call(capsys, "replay", trace, *flags, *options).json()["policies"]
+    paths = leaves(fields_of({"policies": [{name: policy[name] for name in ("sharing", "swap")}]}))
+    assert paths == documented_fields("replay with answers and swapping")

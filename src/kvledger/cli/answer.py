@@ -15,12 +15,15 @@ from kvledger.cli.output import refuse_input, refuse_overwrite
 from kvledger.cli.proving import find
 from kvledger.cli.question import Question
 from kvledger.cli.running import KernelNotice, progress_bar
+from kvledger.cli.sampling import notes_on_samples, with_answers
+from kvledger.cli.swapping import notes_on_swapping, swap_space
 from kvledger.cli.trying import Change, TryContext, check_tries, notes_on_tries, parse_tries, run_tries
 from kvledger.errors import CapacityError, UsageError
-from kvledger.pool.policy import Kind, Placement, Policy, parse_policies
+from kvledger.pool.policy import Kind, Placement, Policy, Preemption, Sampling, parse_policies
 from kvledger.replay.clock import Clock
 from kvledger.replay.mitigation import Mitigation, mitigate
 from kvledger.replay.outcome import Outcome, SeriesRows
+from kvledger.replay.samples import check_sampling
 from kvledger.replay.settings import Pool, Settings
 from kvledger.replay.simulate import replay
 from kvledger.replay.what_if import Scenario, Setting, WhatIf
@@ -78,7 +81,9 @@ def ask(question: Question, *, load: Callable[..., Trace] = load_trace) -> Repla
     context = _context(
         question, cost, clock_text, Scenario(policy=recorded_policy(policies), pool=pool, settings=settings)
     )
-    check_tries(changes, context)
+    for policy in policies:
+        check_sampling(policy, trace.workload)
+    check_tries(changes, context, trace.workload)
     outcomes = [runner.run(policy, series=targets.get(policy.name), force=question.force) for policy in policies]
     replayed = list(zip(policies, outcomes, strict=True))
     return ReplayReport(
@@ -103,6 +108,8 @@ def ask(question: Question, *, load: Callable[..., Trace] = load_trace) -> Repla
             *_start_notes(policies, pool, settings),
             *notes_on_groups(policies, cost),
             *_content_notes(question, trace),
+            *notes_on_samples(policies, trace.workload),
+            *notes_on_swapping(policies, settings.clock),
             *_restart_notes(question, policies),
             *notes_on_tries(changes, clock_text),
         ),
@@ -167,7 +174,9 @@ def _trace(question: Question, load: Callable[..., Trace], *, identity: bool) ->
         session_starts=question.session_starts,
         content=question.content,
     )
-    return trace if question.rate is None else with_rate(trace, question.rate, seed=question.seed)
+    if question.rate is not None:
+        trace = with_rate(trace, question.rate, seed=question.seed)
+    return with_answers(trace, question)
 
 
 def _context(question: Question, cost: Cost, clock_text: str, base: Scenario) -> TryContext:
@@ -194,7 +203,7 @@ class _Runner:
 
     def run(self, policy: Policy, *, series: Path | None = None, force: bool = False) -> Outcome:
         with (
-            self._notice.around(policy),
+            self._notice.around(policy, self._workload),
             progress_bar(policy.name, len(self._workload), quiet=self._quiet) as progress,
             _series_writer(series, force=force) as write,
         ):
@@ -204,7 +213,7 @@ class _Runner:
 
     def prove(self, workload: Workload, scenario: Scenario) -> Outcome:
         """Replay a scenario that nobody asked for, so without a bar."""
-        with self._notice.around(scenario.policy):
+        with self._notice.around(scenario.policy, workload):
             return replay(workload, scenario.policy, pool=scenario.pool, settings=scenario.settings)
 
     def try_all(self, changes: list[Change], context: TryContext, outcomes: list[Outcome]) -> list[WhatIf]:
@@ -244,6 +253,9 @@ def _policies(question: Question, text: str) -> list[Policy]:
         watermark_ratio=question.watermark,
         full_sequence_must_fit=question.full_sequence_must_fit,
         prefix_caching=question.prefix_caching == "on",
+        sampling=None if question.samples_as is None else Sampling(question.samples_as),
+        preemption=Preemption(question.preemption),
+        swap_bytes=swap_space(question),
     )
     return parse_policies(text, base=base)
 

@@ -84,17 +84,20 @@ def clock_of(text: str, cost: Cost, *, ranks: int = 1) -> Clock:
         flops_per_second=gpu.bf16_flops,
         bytes_per_token=cost.bytes_per_token,
         weight_bytes=count * bits / 8 / ranks,
+        host_bytes_per_second=gpu.host_bytes_per_second,
     )
 
 
 def clock_at(text: str, clock: Clock, cost: Cost, *, bytes_per_token: int, ranks: int) -> Clock:
     """Return the clock when a token costs ``bytes_per_token``, on ``ranks`` ranks.
 
-    A roofline is drawn anew. Of any other clock only ``c``, the time to read a stored token, changes with its bytes.
+    A roofline is drawn anew. Of any other clock only ``c`` and ``d``, the times to read and to move a stored token,
+    change with its bytes.
     """
     if is_roofline(text):
         return clock_of(text, replace(cost, bytes_per_token=bytes_per_token), ranks=ranks)
-    return replace(clock, c=clock.c * bytes_per_token / cost.bytes_per_token)
+    scale = bytes_per_token / cost.bytes_per_token
+    return replace(clock, c=clock.c * scale, d=clock.d * scale)
 
 
 def is_roofline(text: str) -> bool:
@@ -152,7 +155,7 @@ def fitted(
         )
     if not notice.quiet:
         click.echo(f"fitting the clock to {trace.observed.moments:,} observed moments ...", err=True)
-    with notice.around(policy), progress_bar("fitting", USUAL_TRIES, quiet=notice.quiet) as progress:
+    with notice.around(policy, trace.workload), progress_bar("fitting", USUAL_TRIES, quiet=notice.quiet) as progress:
         return fit_clock(
             trace.workload,
             policy,

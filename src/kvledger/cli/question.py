@@ -30,6 +30,12 @@ class Question:
     full_sequence_must_fit: bool
     prefix_caching: str
     page_size: str
+    samples: int | None
+    beams: int | None
+    beam_turnover: float
+    samples_as: str | None
+    preemption: str
+    swap_space: str
     max_model_len: int | None
     max_num_seqs: int
     max_num_batched_tokens: int
@@ -58,6 +64,9 @@ DEFAULTS: dict[str, Any] = dict.fromkeys(Question.__slots__) | {
     "full_sequence_must_fit": True,
     "prefix_caching": "off",
     "page_size": "2MiB",
+    "beam_turnover": 0.1,
+    "preemption": "recompute",
+    "swap_space": "4GiB",
     "max_num_seqs": 1024,
     "max_num_batched_tokens": 8192,
     "restart_every": 0.0,

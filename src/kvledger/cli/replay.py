@@ -12,6 +12,8 @@ import click
 from kvledger.cli.output import hint, print_result, refuse_input, refuse_overwrite, terminal_width, wants_color
 from kvledger.cli.paging import check_page, html_option, write_page
 from kvledger.cli.question import Question
+from kvledger.cli.sampling import sample_options
+from kvledger.cli.swapping import swap_options
 from kvledger.errors import UsageError
 
 __all__ = ["command"]
@@ -99,6 +101,8 @@ def _options(*groups: Decorator) -> Decorator:
         help="Keep and share full blocks of `paged` by content, as far as the trace tells it.",
     ),
     click.option("--page-size", default="2MiB", show_default=True, help="Page of `vmm`."),
+    sample_options,
+    swap_options,
 )
 @_options(
     click.option(
@@ -110,8 +114,9 @@ def _options(*groups: Decorator) -> Decorator:
     click.option("--max-num-batched-tokens", type=click.IntRange(1, 2**40), default=8192, show_default=True),
     click.option(
         "--clock",
-        help="Seconds of a step: `steps`, a roofline GPU[:PARAMETERS] such as h100-80gb:70b, base,a,b,c, or fit[:PART] "
-        "to what a recorded run observed in its first part (1/3). Default: a100-80gb, the model's parameters or 8B.",
+        help="Seconds of a step: `steps`, a roofline GPU[:PARAMETERS] such as h100-80gb:70b, base,a,b,c[,d], or "
+        "fit[:PART] to what a recorded run observed in its first part (1/3). Default: a100-80gb, the model's "
+        "parameters or 8B.",
     ),
     click.option(
         "--restart-every", type=click.FloatRange(0), default=0.0, help="Restart the server every so many seconds."

@@ -10,6 +10,8 @@ from contextlib import contextmanager
 import click
 
 from kvledger.pool.policy import Kind, Policy
+from kvledger.replay.samples import shares_forks
+from kvledger.replay.workload import Workload
 from kvledger.sources.kernels import KernelCache
 
 __all__ = ["KernelNotice", "progress_bar"]
@@ -24,9 +26,10 @@ class KernelNotice:
         self.quiet = self._quiet = quiet
 
     @contextmanager
-    def around(self, policy: Policy) -> Iterator[None]:
-        """Announce the compilation of what ``policy`` needs, if it was never compiled here."""
-        with self.compiling(_kernel_of(policy)):
+    def around(self, policy: Policy, workload: Workload | None = None) -> Iterator[None]:
+        """Announce the compilation of what ``policy`` needs for ``workload``, if it was never compiled here."""
+        several = workload is not None and workload.samples is not None
+        with self.compiling(_kernel_of(policy, several=several)):
             yield
 
     @contextmanager
@@ -43,7 +46,9 @@ class KernelNotice:
                 click.echo(f"compiled and ran in {time.perf_counter() - began:.1f} s", err=True)
 
 
-def _kernel_of(policy: Policy) -> str:
+def _kernel_of(policy: Policy, *, several: bool) -> str:
+    if policy.swaps or (several and shares_forks(policy)):
+        return "forks"
     if policy.block_groups is not None:
         return "groups"
     if policy.kind is Kind.PAGED and policy.prefix_caching:

@@ -14,8 +14,10 @@ from kvledger.errors import UsageError
 from kvledger.pool.policy import Kind, Policy
 from kvledger.replay.clock import Clock
 from kvledger.replay.outcome import Outcome
+from kvledger.replay.samples import check_sampling
 from kvledger.replay.settings import Pool
 from kvledger.replay.what_if import Scenario, Setting, WhatIf
+from kvledger.replay.workload import Workload
 from kvledger.units import format_bytes, parse_bytes
 
 __all__ = ["Change", "TryContext", "check_tries", "notes_on_tries", "parse_tries", "run_tries", "scenario_of"]
@@ -102,16 +104,17 @@ def scenario_of(change: Change, context: TryContext) -> Scenario:
     return _apply(change, context)[0]
 
 
-def check_tries(changes: Sequence[Change], context: TryContext) -> None:
+def check_tries(changes: Sequence[Change], context: TryContext, workload: Workload) -> None:
     """Say what cannot be tried before anything runs.
 
     Raises:
-        UsageError: A value is none, the policy has no such setting, or a model is needed.
+        UsageError: A value is none, the policy has no such setting or cannot have it, or a model is needed.
         CapacityError: A pool would not have even one block.
     """
     for change in changes:
         scenario, _ = _apply(change, context)
         scenario.pool.divide(scenario.policy)
+        check_sampling(scenario.policy, workload)
 
 
 def notes_on_tries(changes: Sequence[Change], clock: str) -> Iterator[str]:

@@ -38,6 +38,8 @@ class Gpu:
     fp8_flops: int | None
     """Dense fp8 matrix rate; None where the hardware has none."""
     source: str
+    host_bytes_per_second: int | None = None
+    """Nominal rate of its link to the host, one way; None where it is not known, or memory is shared."""
     aliases: tuple[str, ...] = ()
 
 
@@ -49,6 +51,7 @@ class _Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     bf16_tflops: int
     source: str
     fp8_tflops: int | None = None
+    host_gb_per_second: int | None = None
     aliases: tuple[str, ...] = ()
 
 
@@ -69,6 +72,7 @@ def _from_row(row: _Row) -> Gpu:
         bf16_flops=row.bf16_tflops * 10**12,
         fp8_flops=row.fp8_tflops * 10**12 if row.fp8_tflops is not None else None,
         source=row.source,
+        host_bytes_per_second=row.host_gb_per_second * 10**9 if row.host_gb_per_second is not None else None,
         aliases=row.aliases,
     )
 

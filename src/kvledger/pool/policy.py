@@ -199,6 +199,8 @@ class Policy:
 
 _MOST_TOKENS = 2**40
 MOST_BLOCK_TOKENS = 2**20
+MOST_SAMPLES = 1024
+"""Most answers to one prompt that are believed."""
 _KINDS = {kind.value: kind for kind in Kind if kind is not Kind.CONTIGUOUS}
 _NAMES = [*(r.value for r in Reservation), *_KINDS]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from kvledger.errors import CapacityError, UsageError
+from kvledger.errors import CapacityError
 from kvledger.pool.forks import new_fork_tables
 from kvledger.pool.policy import Policy
 from kvledger.replay._forks import Forked
@@ -21,15 +21,8 @@ def new_forked(workload: Workload, policy: Policy, size: PoolSize, settings: Set
     """Return the state of a replay over tables that fork and swap.
 
     Raises:
-        UsageError: The policy swaps, and has a prefix cache or groups of layers, too.
         CapacityError: The tables would not fit, or the host holds not even one block.
     """
-    if policy.prefix_caching or policy.groups is not None:
-        raise UsageError(
-            f"swapping beside {'a prefix cache' if policy.prefix_caching else 'groups of layers'} is not replayed: "
-            "vLLM V1, which has them, computes preempted requests again",
-            hint="use --preemption recompute, or --prefix-caching off",
-        )
     longest = min(settings.max_model_len, workload.longest_tokens) // size.unit_tokens + 2
     width = 1 if workload.samples is None or not len(workload) else int(workload.samples.max())
     entries = (settings.max_num_seqs + 1) * width * longest

@@ -78,12 +78,13 @@ def roofline_clock(
     flops_per_second: float,
     bytes_per_token: float,
     weight_bytes: float | None = None,
+    host_bytes_per_second: float | None = None,
 ) -> Clock:
     """Model a clock from what the hardware can do at best, at 80 % of its bandwidth and 50 % of its FLOP/s.
 
     A step reads the weights once (``weight_bytes``, else 2 bytes a parameter) and the stored keys and values of every
-    scheduled request, and computes 2 FLOP a parameter and token; 1 ms is added for launching it. This is a roofline,
-    not a measurement.
+    scheduled request, and computes 2 FLOP a parameter and token; 1 ms is added for launching it. Blocks move to the
+    host and back at 80 % of the link's rate (None: in no time). This is a roofline, not a measurement.
     """
     bandwidth = 0.8 * bandwidth_bytes_per_second
     per_token = 2 * parameters / (0.5 * flops_per_second)
@@ -92,5 +93,6 @@ def roofline_clock(
         a=per_token,
         b=per_token,
         c=bytes_per_token / bandwidth,
+        d=bytes_per_token / (0.8 * host_bytes_per_second) if host_bytes_per_second else 0.0,
         name=name,
     )

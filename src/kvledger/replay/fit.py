@@ -149,6 +149,8 @@ def _first(workload: Workload, count: int) -> Workload:
         output_tokens=workload.output_tokens[:count],
         max_tokens=None if workload.max_tokens is None else workload.max_tokens[:count],
         content=content,
+        samples=None if workload.samples is None else workload.samples[:count],
+        beams=None if workload.beams is None else replace(workload.beams, mask=workload.beams.mask[:count]),
     )
 
 

@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvledger.errors import UsageError
-from kvledger.pool.policy import Kind, Policy, Sampling
-from kvledger.replay.workload import MOST_SAMPLES, Beams, Siblings, Workload
+from kvledger.pool.policy import MOST_SAMPLES, Kind, Policy, Sampling
+from kvledger.replay.workload import Beams, Siblings, Workload
 
-__all__ = ["Split", "shares_forks", "split_samples", "with_beams", "with_samples"]
+__all__ = ["Split", "check_sampling", "shares_forks", "split_samples", "with_beams", "with_samples"]
 
 
 def with_samples(workload: Workload, samples: int) -> Workload:
@@ -39,18 +39,29 @@ def _everywhere(workload: Workload, samples: int) -> NDArray[np.int32]:
     return np.full(len(workload), samples, np.int32)
 
 
-def shares_forks(policy: Policy, workload: Workload) -> bool:
-    """Tell whether the samples of a request share its blocks as forks; else each is a request of its own.
+def shares_forks(policy: Policy) -> bool:
+    """Tell whether the samples of a request share its blocks as forks; else each is a request of its own."""
+    if policy.kind is not Kind.PAGED or policy.prefix_caching or policy.groups is not None:
+        return False
+    return policy.sampling is not Sampling.REQUESTS
+
+
+def check_sampling(policy: Policy, workload: Workload) -> None:
+    """Refuse what is not replayed beside a prefix cache or groups of layers.
 
     Raises:
-        UsageError: The policy cannot do what it is set to, or candidates would have to share a prefix cache.
+        UsageError: Forks, candidates of a search, or swapping would have to share blocks with it.
     """
-    if policy.kind is not Kind.PAGED:
-        return False
-    cached = policy.prefix_caching or policy.groups is not None
+    if policy.kind is not Kind.PAGED or not (policy.prefix_caching or policy.groups is not None):
+        return
     what = "a prefix cache" if policy.prefix_caching else "groups of layers"
-    if not cached:
-        return policy.sampling is not Sampling.REQUESTS
+    if policy.swaps:
+        raise UsageError(
+            f"swapping beside {what} is not replayed: vLLM V1, which has that, computes preempted requests again",
+            hint="leave --preemption out" + (", or use --prefix-caching off" if policy.prefix_caching else ""),
+        )
+    if workload.samples is None:
+        return
     if policy.sampling is Sampling.FORKS:
         raise UsageError(
             f"samples as forks beside {what} are not replayed: no engine known here does both",
@@ -62,7 +73,6 @@ def shares_forks(policy: Policy, workload: Workload) -> bool:
             "step by step, which no trace holds",
             hint="use --prefix-caching off, which replays the copy on write of the PagedAttention paper",
         )
-    return False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ from kvledger.pool.groups import BlockGroups
 from kvledger.pool.policy import Growth, Kind, Placement, Policy, Reservation
 from kvledger.replay.identity import find_known_content
 from kvledger.replay.outcome import Outcome, PrefixHits, SeriesRows
-from kvledger.replay.samples import Split, shares_forks, split_samples
+from kvledger.replay.samples import Split, check_sampling, shares_forks, split_samples
 from kvledger.replay.settings import Pool, PoolSize, Settings
 from kvledger.replay.workload import Workload
 
@@ -118,7 +118,8 @@ def _run(workload: Workload, policy: Policy, pool: Pool, settings: Settings, hoo
 
 def _split(workload: Workload, policy: Policy) -> Split | None:
     """Return the samples as requests, where there are any and the policy does not let them fork."""
-    if workload.samples is None or shares_forks(policy, workload):
+    check_sampling(policy, workload)
+    if workload.samples is None or shares_forks(policy):
         return None
     return split_samples(workload)
 

@@ -9,13 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvledger.errors import TraceError, UsageError
+from kvledger.pool.policy import MOST_SAMPLES
 
 __all__ = ["Beams", "Content", "HashIds", "HashKind", "SharedPrefix", "Siblings", "TokenIds", "Workload"]
 
 _MAX_TOKENS = 2**31 - 1
 _LATEST_SECONDS = 2.0**40  # beyond, a double no longer tells the steps of an engine apart
 _ROWS = 2**20
-MOST_SAMPLES = 1024
 _MOST_SEQUENCES = 2**28
 
 

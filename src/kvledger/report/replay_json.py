@@ -49,6 +49,7 @@ def replay_json(report: ReplayReport) -> dict[str, Any]:
                 "a": clock.a,
                 "b": clock.b,
                 "c": clock.c,
+                "d": clock.d,
                 "fit": _fit(report.fit),
             },
             "restart_every_seconds": settings.restart_every_seconds,
@@ -91,6 +92,7 @@ def _trace(report: ReplayReport) -> dict[str, Any]:
         "format": trace.format.name,
         "format_sentence": trace.format.sentence,
         "requests": len(workload),
+        "sequences": workload.sequences,
         "rows_read": trace.rows_read,
         "dropped": dict(trace.dropped),
         "adjusted": dict(trace.adjusted),
@@ -104,7 +106,8 @@ def _policy(outcome: Outcome) -> dict[str, Any]:
     record = {
         name: getattr(outcome, name)
         for name in (
-            "policy", "meaning", "capacity_bytes", "unit_tokens", "requests", "rejected", "truncated", "finished",
+            "policy", "meaning", "capacity_bytes", "unit_tokens", "requests", "sequences", "rejected", "truncated",
+            "finished",
             "prompt_tokens", "output_tokens", "steps", "preemptions", "recomputed_tokens", "copied_tokens", "restarts",
             "refused_while_free", "makespan_seconds", "busy_seconds", "saturated_seconds", "down_seconds",
             "mean_running", "saturated_running", "peak_running", "peak_waiting",
@@ -121,6 +124,8 @@ def _policy(outcome: Outcome) -> dict[str, Any]:
     record["paper_ratio"] = asdict(outcome.paper_ratio)
     record["factors"] = {**asdict(outcome.factors), "product": outcome.factors.product}
     prefix = outcome.prefix
+    record["sharing"] = asdict(outcome.sharing) if outcome.sharing else None
+    record["swap"] = asdict(outcome.swap) if outcome.swap else None
     record["prefix"] = {**asdict(prefix), "hit_ratio": prefix.hit_ratio} if prefix else None
     record["latency_seconds"] = {
         name: _latency(getattr(outcome, name)) for name in ("queue", "first_token", "end_to_end")

@@ -15,6 +15,7 @@ from kvledger.replay.mitigation import Mitigation
 from kvledger.replay.outcome import Outcome
 from kvledger.report.findings import findings_sections
 from kvledger.report.replay import ReplayReport
+from kvledger.report.replay_samples import moving, samples_sections, what_runs
 from kvledger.report.tables import heading, new_table, percent, signed_points
 from kvledger.report.what_if import what_if_sections
 from kvledger.units import counted, format_bytes
@@ -41,6 +42,7 @@ def _sections(report: ReplayReport) -> Iterator[RenderableType]:
     yield heading("What happened to the requests")
     yield _requests(report.outcomes)
     yield from _prefix(report.outcomes)
+    yield from samples_sections(report.outcomes)
     yield heading("The categories of the PagedAttention paper (Figure 2)", "share of the pool")
     yield _paper(report.outcomes)
     yield heading("Why: three factors", "each wastes on top of the others; their product is the share in use")
@@ -108,11 +110,11 @@ def answer(report: ReplayReport) -> str:
 def _compared(before: Outcome, after: Outcome) -> str:
     """Compare two policies that both served something; only what both know while requests wait is set in ratio."""
     if before.held_up and after.held_up:
-        times = after.saturated_running / before.saturated_running
+        times, what = after.saturated_running / before.saturated_running, what_runs(after)
         return (
-            f"`{before.policy}` runs {before.saturated_running:.1f} requests at a time and fills "
+            f"`{before.policy}` runs {before.saturated_running:.1f} {what} at a time and fills "
             f"{percent(before.utilisation)} of the pool with tokens in use; `{after.policy}` runs "
-            f"{after.saturated_running:.1f} and fills {percent(after.utilisation)}: {times:.1f} times the requests in "
+            f"{after.saturated_running:.1f} and fills {percent(after.utilisation)}: {times:.1f} times the {what} in "
             f"the same memory."
         )
     if before.held_up or after.held_up:
@@ -336,7 +338,7 @@ def _provenance(report: ReplayReport) -> Text:
     else:
         time = (
             f"a step lasts {clock.base:g} s + {clock.a:.3g} a prefill token + {clock.b:.3g} a decode + {clock.c:.3g} a "
-            f"stored token read ({clock.name}; {clock.accuracy})"
+            f"stored token read{moving(report.outcomes, clock)} ({clock.name}; {clock.accuracy})"
         )
     known = report.trace.accuracy
     lines = [

@@ -49,6 +49,7 @@ class Identity:
 class Batch:
     """Some rows as read, NaN where a value is missing or no number. All columns have one length.
 
+    ``samples`` are answers decoded together (missing: one), in a beam search where ``beams`` says so.
     ``first_token_seconds`` and ``end_seconds`` are what was observed, on the clock of ``arrival_seconds``.
     """
 
@@ -59,5 +60,7 @@ class Batch:
     shared_prefix_tokens: _Floats | None = None
     session: NDArray[np.int64] | None = None
     identity: Identity | None = None
+    samples: _Floats | None = None
+    beams: NDArray[np.bool_] | None = None
     first_token_seconds: _Floats | None = None
     end_seconds: _Floats | None = None

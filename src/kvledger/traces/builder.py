@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from kvledger.errors import TraceError
 from kvledger.ledger import Accuracy
+from kvledger.pool.policy import MOST_SAMPLES
 from kvledger.replay.observed import Observed
-from kvledger.replay.workload import Content, SharedPrefix, Workload
+from kvledger.replay.workload import Beams, Content, SharedPrefix, Workload
 from kvledger.traces.batch import Batch, Identity, IdentityKind
 from kvledger.traces.record import Trace, TraceAccuracy, TraceFormat
 
@@ -39,6 +40,8 @@ class _Columns:
     counts: list[NDArray[np.int64]] = field(default_factory=list)
     ids: list[NDArray[np.int64]] = field(default_factory=list)
     lengths: list[NDArray[np.int32]] = field(default_factory=list)
+    samples: list[NDArray[np.int32]] = field(default_factory=list)
+    beams: list[NDArray[np.bool_]] = field(default_factory=list)
     first_token: list[_Floats] = field(default_factory=list)
     end: list[_Floats] = field(default_factory=list)
 
@@ -140,10 +143,20 @@ class WorkloadBuilder:
             prompt = columns.prompt[-1]
             self._adjust("shared prefix longer than the prompt: cut to the prompt", int((shared > prompt).sum()))
             columns.shared.append(np.minimum(shared, prompt))
+        if batch.samples is not None:
+            self._append_samples(batch.samples[keep], None if batch.beams is None else batch.beams[keep])
         if batch.session is not None:
             columns.session.append(batch.session[keep].astype(np.int32))
         if batch.identity is not None:
             self._append_identity(batch.identity, keep)
+
+    def _append_samples(self, samples: _Floats, beams: NDArray[np.bool_] | None) -> None:
+        """Keep numbers of answers: one where none is told, cut where it is beyond belief."""
+        samples = np.floor(np.nan_to_num(samples, nan=1.0, posinf=MOST_SAMPLES + 1.0, neginf=0.0))
+        self._adjust(f"more than {MOST_SAMPLES:,} answers to a prompt: cut", int((samples > MOST_SAMPLES).sum()))
+        self._adjust("less than 1 answer to a prompt: taken as 1", int((samples < 1).sum()))
+        self._columns.samples.append(np.clip(samples, 1, MOST_SAMPLES).astype(np.int32))
+        self._columns.beams.append(np.zeros(len(samples), np.bool_) if beams is None else beams)
 
     def _observe(self, batch: Batch, keep: NDArray[np.bool_]) -> None:
         """Keep what was observed, NaN for rows of which nothing was; called before the rows themselves are kept."""
@@ -212,6 +225,8 @@ class WorkloadBuilder:
         assert prompt is not None
         assert output is not None
         limit = _take(_join(columns.limit), order)
+        samples, beams = _take(_join(columns.samples), order), _take(_join(columns.beams), order)
+        several = samples is not None and bool((samples > 1).any())
         workload = Workload(
             arrival_seconds=arrivals if order is None else arrivals[order],
             prompt_tokens=prompt,
@@ -219,6 +234,8 @@ class WorkloadBuilder:
             max_tokens=limit if limit is not None and limit.any() else None,
             session=_take(_join(columns.session), order),
             content=self._content(columns, order),
+            samples=samples if several else None,
+            beams=Beams(mask=beams) if several and beams is not None and beams.any() else None,
         )
         return Trace(
             workload=workload,

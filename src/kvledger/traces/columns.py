@@ -31,6 +31,8 @@ class ColumnMapping:
     hash_ids: str | None = None
     block_tokens: int = 16
     hash_kind: HashKind = HashKind.CHAIN
+    samples: str | None = None
+    beam_width: str | None = None
     first_token: str | None = None
     end: str | None = None
 
@@ -40,15 +42,16 @@ class ColumnMapping:
 
     def names(self, *, identity: bool) -> tuple[str, ...]:
         """Columns to read, without those that only identity needs when it is not wanted."""
-        wanted = [self.arrival, self.prompt, self.output, self.max_tokens, self.session, *self.observed]
+        wanted = [self.arrival, self.prompt, self.output, self.max_tokens, self.session, *self.optional]
         if identity:
             wanted += [self.shared_prefix, self.hash_ids]
         return tuple(dict.fromkeys(name for name in wanted if name is not None))
 
     @property
-    def observed(self) -> tuple[str, ...]:
-        """Columns of observed moments; they may be empty."""
-        return tuple(name for name in (self.first_token, self.end) if name is not None)
+    def optional(self) -> tuple[str, ...]:
+        """Columns that may be empty: observed moments, and numbers of answers."""
+        names = (self.first_token, self.end, self.samples, self.beam_width)
+        return tuple(name for name in names if name is not None)
 
     def limited_to(self, exists: Callable[[str], bool]) -> ColumnMapping:
         """Return the mapping without those optional columns that a table does not have."""
@@ -62,6 +65,8 @@ class ColumnMapping:
             shared_prefix=there(self.shared_prefix),
             session=there(self.session),
             hash_ids=there(self.hash_ids),
+            samples=there(self.samples),
+            beam_width=there(self.beam_width),
             first_token=there(self.first_token),
             end=there(self.end),
         )
@@ -81,7 +86,8 @@ def suggest(word: str, known: Iterable[str], *, what: str) -> str:
 def parse_mapping(text: str) -> ColumnMapping:
     """Read ``arrival=COLUMN[:UNIT],prompt=COLUMN,output=COLUMN,...``.
 
-    Further keys: ``max_tokens``, ``shared_prefix``, ``session``, ``hash_ids``, ``first_token``, ``end`` name columns;
+    Further keys: ``max_tokens``, ``shared_prefix``, ``session``, ``hash_ids``, ``first_token``, ``end``, ``samples``
+    and ``beam_width`` name columns;
     ``block_tokens=512`` and ``hash_kind=chain|content`` say what a hash id covers. Units: s, ms, us, ns, date.
 
     Raises:
@@ -132,6 +138,8 @@ def _built(given: dict[str, str]) -> ColumnMapping:
         shared_prefix=given.get("shared_prefix"),
         session=given.get("session"),
         hash_ids=given.get("hash_ids"),
+        samples=given.get("samples"),
+        beam_width=given.get("beam_width"),
         block_tokens=int(block),
         hash_kind=HashKind(kind),
         first_token=given.get("first_token"),
@@ -159,6 +167,8 @@ _OUTPUT = (
     "response_tokens", "output_len", "output_toks", "decode_tokens", "num_output_tokens", "generation_tokens",
 )  # fmt: skip
 _LIMIT = ("max_tokens", "max_new_tokens", "max_completion_tokens", "max_output_tokens")
+_SAMPLES = ("samples", "num_samples", "best_of", "num_return_sequences")
+_BEAM_WIDTH = ("beam_width", "num_beams")
 _SHARED = ("shared_prefix_tokens",)
 _SESSION = ("session", "session_id", "conversation_id", "chat_id")
 
@@ -217,6 +227,8 @@ def guess_mapping(names: Iterable[str], *, source: str) -> ColumnMapping:
         max_tokens=_find(names, _LIMIT),
         shared_prefix=_find(names, _SHARED),
         session=_find(names, _SESSION),
+        samples=_find(names, _SAMPLES),
+        beam_width=_find(names, _BEAM_WIDTH),
         first_token=_observed_name(names, "first_token_seconds"),
         end=_observed_name(names, "end_seconds"),
     )

@@ -24,6 +24,7 @@ class RowBuffer:
         timed: Whether rows have an arrival.
         sessions: Whether rows have a session.
         identified: Whether :meth:`identify` is called for rows.
+        sampled: Whether rows say how many answers they have.
         observed: Whether rows come with moments of their first token and their end.
     """
 
@@ -34,9 +35,10 @@ class RowBuffer:
         timed: bool = True,
         sessions: bool = False,
         identified: bool = False,
+        sampled: bool = False,
         observed: bool = False,
     ) -> None:
-        self._builder = builder
+        self._builder, self._sampled = builder, sampled
         self._timed, self._sessions, self._identified, self._observed = timed, sessions, identified, observed
         self._clear()
 
@@ -45,6 +47,7 @@ class RowBuffer:
         self._limit, self._session = array("d"), array("q")
         self._counts, self._ids, self._lengths = array("q"), array("q"), array("i")
         self._first, self._end = array("d"), array("d")
+        self._samples, self._beams = array("d"), array("b")
 
     def add(
         self,
@@ -54,6 +57,8 @@ class RowBuffer:
         arrival_seconds: object = None,
         max_tokens: object = None,
         session: int = -1,
+        samples: object = None,
+        searches: bool = False,
         moments: tuple[object, object] = (None, None),
     ) -> None:
         """Take one row; None, or what is no number, means missing. ``moments``: of the first token and of the end."""
@@ -65,6 +70,9 @@ class RowBuffer:
         self._limit.append(_float(max_tokens))
         self._session.append(session)
         self._counts.append(0)
+        if self._sampled:
+            self._samples.append(_float(samples))
+            self._beams.append(searches)
         if self._observed:
             self._first.append(_float(moments[0]))
             self._end.append(_float(moments[1]))
@@ -95,6 +103,8 @@ class RowBuffer:
                 max_tokens=np.array(self._limit),
                 session=np.array(self._session) if self._sessions else None,
                 identity=identity,
+                samples=np.array(self._samples) if self._sampled else None,
+                beams=np.array(self._beams, dtype=np.bool_) if self._sampled else None,
                 first_token_seconds=np.array(self._first) if self._observed else None,
                 end_seconds=np.array(self._end) if self._observed else None,
             )

@@ -69,7 +69,7 @@ def read_table(source: TraceInput, head: Head, table: Table, *, identity: bool =
     linked = (parent,) if parent is not None else ()
     names = dict.fromkeys((*mapping.names(identity=identity), *(f.column for f in filters), *linked))
     reader = _BatchReader(mapping, builder, identity=identity, parent=parent)
-    for columns in iter_columns(source, head, list(names), builder.drop, may_be_empty=mapping.observed):
+    for columns in iter_columns(source, head, list(names), builder.drop, may_be_empty=mapping.optional):
         builder.add(reader.batch(_filtered(columns, filters, builder)))
     return builder.build()
 
@@ -109,6 +109,8 @@ class _BatchReader:
             max_tokens=numbers(columns[mapping.max_tokens]) if mapping.max_tokens else None,
             shared_prefix_tokens=numbers(columns[shared]) if shared else None,
             session=self._session_column(columns),
+            samples=self._samples(columns),
+            beams=self._widths(columns) > 1 if mapping.beam_width else None,
             identity=self._hashes(columns[mapping.hash_ids]) if self._identity and mapping.hash_ids else None,
             first_token_seconds=self._moments(mapping.first_token, columns),
             end_seconds=self._moments(mapping.end, columns),
@@ -126,6 +128,19 @@ class _BatchReader:
     def _moments(self, name: str | None, columns: Columns) -> NDArray[np.float64] | None:
         """Convert observed moments with the clock of the arrivals, which has seen these rows already."""
         return None if name is None or self._clock is None else self._clock.seconds(columns[name])
+
+    def _samples(self, columns: Columns) -> NDArray[np.float64] | None:
+        """Return the answers to each prompt: the width of a beam search where there is one."""
+        mapping = self._mapping
+        samples = numbers(columns[mapping.samples]) if mapping.samples else None
+        if mapping.beam_width is None:
+            return samples
+        widths = self._widths(columns)
+        return np.where(widths > 1, widths, 1.0 if samples is None else samples)
+
+    def _widths(self, columns: Columns) -> NDArray[np.float64]:
+        assert self._mapping.beam_width is not None
+        return np.nan_to_num(numbers(columns[self._mapping.beam_width]), nan=1.0)
 
     def _session_column(self, columns: Columns) -> NDArray[np.int64] | None:
         if self._mapping.session is None:

@@ -33,6 +33,8 @@ SGLANG_FORMAT = TraceFormat(
 
 _VLLM_LINE = re.compile(r"INFO (\d\d)-(\d\d) (\d\d):(\d\d):(\d\d).{0,200}? Received request ([^\s:]{1,200}):")
 _MAX_TOKENS = re.compile(r"[(, ]max_tokens=(\d{1,12}|None)")
+_SAMPLES = (re.compile(r"[(, ]best_of=(\d{1,6})"), re.compile(r"[(, ]n=(\d{1,6})"))
+_BEAM_WIDTH = re.compile(r"[(, ]beam_width=(\d{1,6})")
 _TOKEN_LIST = re.compile(r"prompt_token_ids: \[([\d, ]*)\]")
 _SGLANG_LINE = re.compile(r"\[(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)(?:[.,]\d+)?[^\]]{0,80}\] (Receive|Finish): obj=")
 _RID = re.compile(r"\brid='([^']{1,200})'")
@@ -74,21 +76,29 @@ class _YearlessClock:
 def _read_vllm(given: Given) -> Trace:
     builder = WorkloadBuilder(VLLM_FORMAT, source=given.source.name)
     builder.absolute = True
-    rows, clock = RowBuffer(builder, identified=given.options.identity), _YearlessClock()
+    rows, clock = RowBuffer(builder, identified=given.options.identity, sampled=True), _YearlessClock()
     counted = identified = 0
     for line in text_lines(given.source):
         match = _VLLM_LINE.search(line[:4000])
         if match is None:
             builder.drop(NOT_A_REQUEST)
             continue
-        end = line.rfind("params: SamplingParams(")
+        end = max(line.rfind("params: SamplingParams("), line.rfind("params: BeamSearchParams("))
         limit = _MAX_TOKENS.search(line, max(end, match.end()))
         if limit is None or limit[1] == "None":
             builder.drop("request without max_tokens: nothing bounds its output")
             continue
         ids = _token_list(line, max(end, match.end()))
         tokens: float | None = len(ids) if ids else _from_text(line, match.end(), end)
-        rows.add(tokens, limit[1], arrival_seconds=clock.seconds(*map(int, match.groups()[:5])), max_tokens=limit[1])
+        samples, searches = _answers(line, max(end, match.end()))
+        rows.add(
+            tokens,
+            limit[1],
+            arrival_seconds=clock.seconds(*map(int, match.groups()[:5])),
+            max_tokens=limit[1],
+            samples=samples,
+            searches=searches,
+        )
         counted += bool(ids)
         if given.options.identity and ids:
             rows.identify(ids)
@@ -97,6 +107,15 @@ def _read_vllm(given: Given) -> Trace:
     builder.identity = IdentityKind.tokens() if identified else None
     _explain_vllm(builder, exact=counted == len(builder))
     return builder.build()
+
+
+def _answers(line: str, start: int) -> tuple[str | None, bool]:
+    """Return how many answers a request decodes together, and whether they are candidates of a beam search."""
+    width = _BEAM_WIDTH.search(line, start)
+    if width:
+        return width[1], True
+    found = next((match for match in (pattern.search(line, start) for pattern in _SAMPLES) if match), None)
+    return found[1] if found else None, "use_beam_search=True" in line[start:]
 
 
 def _token_list(line: str, start: int) -> list[int]:

@@ -19,6 +19,7 @@ FORMAT = TraceFormat(name="otlp", sentence="OpenTelemetry gen_ai spans (OTLP JSO
 _PROMPT = ("gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens")
 _OUTPUT = ("gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens")
 _LIMIT = ("gen_ai.request.max_tokens",)
+_CHOICES = "gen_ai.request.choice.count"
 
 
 def _matches(head: Head) -> bool:
@@ -59,7 +60,7 @@ def _first(attributes: dict[str, Any], names: tuple[str, ...]) -> Any:
 def _read(given: Given) -> Trace:
     builder = WorkloadBuilder(FORMAT, source=given.source.name)
     builder.absolute = True
-    rows, clock = RowBuffer(builder), Clock(TimeUnit.NANOSECONDS)
+    rows, clock = RowBuffer(builder, sampled=True), Clock(TimeUnit.NANOSECONDS)
     for document in iter_objects(given.source, given.head, builder.drop):
         for span in _spans(document):
             attributes = _attributes(span)
@@ -68,9 +69,27 @@ def _read(given: Given) -> Trace:
                 builder.drop("span without token usage")
                 continue
             seconds = float(clock.seconds(arrow([span.get("startTimeUnixNano")]))[0])
-            rows.add(prompt, output, arrival_seconds=seconds, max_tokens=_first(attributes, _LIMIT))
+            choices = attributes.get(_CHOICES)
+            each = _shared_out(output, choices)
+            builder.adjusted["output tokens of several choices: shared out evenly"] += each is not None
+            rows.add(
+                prompt,
+                output if each is None else each,
+                arrival_seconds=seconds,
+                max_tokens=_first(attributes, _LIMIT),
+                samples=choices,
+            )
     rows.flush()
     return builder.build()
+
+
+def _shared_out(output: Any, choices: Any) -> int | None:
+    """Return the tokens of one of several choices, whose usage is counted together; None when there is one."""
+    try:
+        whole, parts = int(output), int(choices)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return -(-whole // parts) if parts > 1 else None
 
 
 READER = Reader(format=FORMAT, matches=_matches, read=_read)

@@ -3,8 +3,9 @@
 Columns: ``arrival_seconds`` double, ``prompt_tokens`` and ``output_tokens`` int32; where the trace has them
 ``max_tokens`` int32 (0: none declared), ``session`` int32 (-1: none), ``first_token_seconds`` and ``end_seconds``
 double (NaN: not observed), ``shared_prefix_tokens`` int32, ``content_ids`` list of int64 (block ids) or int32
-(token ids), ``content_lengths`` list of int32. File metadata: ``kvledger.schema`` (``kvledger.trace``),
-``kvledger.schema_version`` (``1``), ``kvledger.trace`` (JSON: the rest of the record).
+(token ids), ``content_lengths`` list of int32, ``samples`` int32 (answers to each prompt), ``beam_search`` bool. File
+metadata: ``kvledger.schema`` (``kvledger.trace``), ``kvledger.schema_version`` (``1``), ``kvledger.trace`` (JSON: the
+rest of the record).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from numpy.typing import NDArray
 from kvledger.errors import TraceError
 from kvledger.ledger import Accuracy
 from kvledger.replay.observed import Observed
-from kvledger.replay.workload import Content, HashIds, HashKind, SharedPrefix, TokenIds, Workload
+from kvledger.replay.workload import Beams, Content, HashIds, HashKind, SharedPrefix, TokenIds, Workload
 from kvledger.traces.head import Head, Shape
 from kvledger.traces.record import ErrorBand, Trace, TraceAccuracy, TraceFormat
 from kvledger.traces.registry import Given, Reader, ReadOptions
@@ -109,6 +110,10 @@ def _schema(trace: Trace) -> Any:
         fields.append(("max_tokens", pa.int32()))
     if workload.session is not None:
         fields.append(("session", pa.int32()))
+    if workload.samples is not None:
+        fields.append(("samples", pa.int32()))
+    if workload.beams is not None:
+        fields.append(("beam_search", pa.bool_()))
     if trace.observed is not None:
         fields += [(name, pa.float64()) for name in _OBSERVED]
     match content:
@@ -138,6 +143,10 @@ def _columns(workload: Workload, low: int, high: int) -> dict[str, Any]:
         columns["max_tokens"] = workload.max_tokens[low:high]
     if workload.session is not None:
         columns["session"] = workload.session[low:high]
+    if workload.samples is not None:
+        columns["samples"] = workload.samples[low:high]
+    if workload.beams is not None:
+        columns["beam_search"] = workload.beams.mask[low:high]
     content = workload.content
     if isinstance(content, SharedPrefix):
         columns["shared_prefix_tokens"] = content.tokens[low:high]
@@ -184,6 +193,8 @@ def _assembled(source: TraceInput, head: Head, header: _Header, options: ReadOpt
         max_tokens=_plain(table, "max_tokens", np.int32) if "max_tokens" in names else None,
         session=_plain(table, "session", np.int32) if "session" in names else None,
         content=_content(table, header) if options.identity else None,
+        samples=_plain(table, "samples", np.int32) if "samples" in names else None,
+        beams=Beams(mask=_plain(table, "beam_search", np.bool_)) if "beam_search" in names else None,
     )
     return Trace(
         workload=workload,
