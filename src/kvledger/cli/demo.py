@@ -10,6 +10,7 @@ import click
 from kvledger.cli.output import print_result, refuse_overwrite, terminal_width, wants_color
 from kvledger.cli.paging import check_page, html_option, write_page
 from kvledger.cli.question import DEFAULTS, Question
+from kvledger.errors import UsageError
 
 __all__ = ["command"]
 
@@ -51,6 +52,7 @@ Show the main job on a case anybody can check by hand.
 Examples:
   kvledger demo
   kvledger demo --case paper
+  kvledger demo --case sharing
   kvledger demo --json -o demo.json
   kvledger demo --html demo.html
 """
@@ -63,10 +65,10 @@ Examples:
 )
 @click.option(
     "--case",
-    type=click.Choice(["chat", "paper"]),
+    type=click.Choice(["chat", "paper", "sharing"]),
     default="chat",
     show_default=True,
-    help="chat: an 8B model in 50 GiB. paper: Figure 2 of the PagedAttention paper.",
+    help="chat: an 8B model in 50 GiB. paper: Figure 2 of the PagedAttention paper. sharing: its Figure 15.",
 )
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
 @click.option("--format", "format_", type=click.Choice(["text", "json"]), default="text", show_default=True)
@@ -88,11 +90,18 @@ def command(
     no_color: bool,
 ) -> None:
     """Show the main job on a case anybody can check by hand."""
-    from kvledger.cli.answer import ask
-
     if output is not None:
         refuse_overwrite(Path(output), force=force)
     check_page(html, output=output, force=force)
+    as_json = as_json or format_ == "json"
+    color = wants_color(no_color=no_color) and output is None
+    if case == "sharing":
+        if html is not None:
+            raise UsageError("the case `sharing` has no page", hint="leave --html out, or give --case chat or paper")
+        print_result(_sharing(seed, as_json=as_json, quiet=quiet, color=color), output=output, force=force)
+        return
+    from kvledger.cli.answer import ask
+
     options = (
         DEFAULTS
         | {"session_starts": "zero", "quiet": True}
@@ -100,7 +109,7 @@ def command(
         | {"seed": seed, "quiet": quiet}
     )
     report = ask(Question(**options))
-    if as_json or format_ == "json":
+    if as_json:
         from kvledger.report.replay_json import replay_json
 
         text = json.dumps(replay_json(report), indent=2, allow_nan=False)
@@ -113,10 +122,22 @@ def command(
         from kvledger.report.tables import render
 
         head = arithmetic_of_one_request(report) if case == "chat" else Text(_PAPER_NOTE)
-        color = wants_color(no_color=no_color) and output is None
         text = render(Group(head, replay_text(report)), width=terminal_width(), color=color)
     print_result(text, output=output, force=force)
     if html is not None:
         from kvledger.report.replay_json import replay_json
 
         write_page(html, replay_json(report), name=f"demo --case {case}", force=force)
+
+
+def _sharing(seed: int, *, as_json: bool, quiet: bool, color: bool) -> str:
+    """Replay Figure 15 of the paper, and return the result as JSON or text."""
+    from kvledger.cli.demo_sharing import replay_sharing
+    from kvledger.cli.running import KernelNotice
+    from kvledger.report.sharing import sharing_json, sharing_text
+    from kvledger.report.tables import render
+
+    report = replay_sharing(seed=seed, notice=KernelNotice(quiet=quiet))
+    if as_json:
+        return json.dumps(sharing_json(report), indent=2, allow_nan=False)
+    return render(sharing_text(report), width=terminal_width(), color=color)
