@@ -20,6 +20,7 @@ from kvledger.pool import Growth, Placement, Reservation
 from kvledger.replay import Factors, Rejection
 from kvledger.report.prometheus.alerts import EXPORTER_ALERTS, RULE_ALERTS
 from kvledger.report.prometheus.table import METRICS
+from kvledger.report.schema import read_fields
 from kvledger.report.series import SERIES_COLUMNS
 from kvledger.traces.formats import ALL as FORMATS
 from kvledger.traces.synthetic.catalogue import CATALOGUE, COMMON
@@ -289,13 +290,15 @@ def fields_of(value, path=""):
         return {path}
     last = path.removesuffix("[]").rsplit(".", 1)[-1]
     if last in _OPEN or (last == "ratio" and value):
-        return {p for item in value.values() for p in fields_of(item, f"{path}.{{}}")} or {f"{path}.{{}}"}
+        named = ((name if name == "exact" else "{}", item) for name, item in value.items())
+        return {p for name, item in named for p in fields_of(item, f"{path}.{name}")} or {f"{path}.{{}}"}
     return {p for name, item in value.items() for p in fields_of(item, f"{path}.{name}".lstrip("."))}
 
 
 def documented_fields(section):
-    text = (DOCS / "json.md").read_text("utf-8").split(f"<!-- fields: {section} -->")[1].split("\n## ")[0]
-    return {re.sub(r"\{\w+\}", "{}", name) for name in re.findall(r"^\| `([^`]+)` \|", text, re.MULTILINE)}
+    """Return the paths of a table; not those of objects, whose fields follow, nor of what repeats other fields."""
+    rows = read_fields((DOCS / "json.md").read_text("utf-8"))[section]
+    return leaves({re.sub(r"\{\w+\}", "{}", row.path) for row in rows if "the fields of" not in row.meaning})
 
 
 def test_every_field_of_replay_json_is_documented(tmp_path):

@@ -27,6 +27,7 @@ _COMMANDS = {
     "measure": "the ledger of a running server, exact from its public counters",
     "replay": "what each way of managing the memory would have done with your traffic",
     "report": "one offline HTML page of saved results, or of two compared",
+    "schema": "the JSON Schema of what `--json` prints",
     "size": "what a model's KV cache costs, and what the engine will print",
     "sweep": "replay over a grid of settings: which waste least, which wait least",
     "trace": "what a request trace holds: counts, rates, lengths; converts to Parquet",

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 __all__ = ["command"]
 
+_HEAD = {"schema": "kvledger/watch", "schema_version": 1}
+
 _EPILOG = """\b
 Keys: q quit, p pause, t tokens or bytes.
 Exit codes: 0 ran; 2 could not run; 130 interrupted."""
@@ -85,7 +87,7 @@ def _print(session: Session, recorder: Any, *, as_json: bool) -> None:
         for told in session.take_hints():
             hint(told)
         if as_json:
-            click.echo(json.dumps({"source": name, **reading_json(reading)}, allow_nan=False))
+            click.echo(json.dumps({**_HEAD, "source": name, **reading_json(reading)}, allow_nan=False))
         else:
             click.echo(line_of(name, reading))
         sys.stdout.flush()

@@ -1,0 +1,165 @@
+"""Every output of every command is valid under its JSON Schema, and no field of a schema is never printed."""
+
+import json
+import re
+
+import pytest
+
+from kvledger.cli.main import _COMMANDS
+from kvledger.cli.schema import read_tables
+from kvledger.report.schema import SCHEMAS, make_schema, read_fields
+
+from .cli.calling import call
+from .cli.serving import serving
+from .engines.sglang.test_metrics import FRONT, FULL
+from .measure.recorded import DATA, rows, without_a_ledger
+from .sources.servers import answering, reply
+from .test_docs import leaves
+
+jsonschema = pytest.importorskip("jsonschema", reason="needs the package `jsonschema`")
+
+TABLES = read_fields(read_tables())
+ROOT = DATA.parents[2]
+CHAT = "synthetic:chat,requests=40,rate=inf,shared_prefix=64"
+SMALL = ("--model", "llama-3-8b", "--memory", "2GiB", "--max-model-len", "4096", "-q", "--json")
+WITHOUT_SCHEMA = {"export", "report", "schema"}
+"""Commands that print no JSON object of their own."""
+
+
+def check(value):
+    name = value.get("schema", "kvledger/error").removeprefix("kvledger/")
+    jsonschema.Draft202012Validator(make_schema(name, TABLES)).validate(value)
+    return value
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Return a folder of scrapes, half an hour of a server."""
+    for at, row in enumerate(rows("sync")[:30:3]):
+        (tmp_path / f"{at:03}.txt").write_text(row["text"])
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", SCHEMAS)
+def test_every_schema_is_one(name):
+    jsonschema.Draft202012Validator.check_schema(make_schema(name, TABLES))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        ("replay", CHAT, *SMALL, "--policy", "max,paged", "--prefix-caching", "on", "--mitigations", "max"),
+        ("replay", CHAT, *SMALL, "--policy", "paged", "--try", "block-size=32"),
+        ("replay", "synthetic:chat,requests=3,rate=1", *SMALL, "--policy", "grow"),
+        ("trace", CHAT, "--json"),
+        ("cache", CHAT, "--model", "llama-3-8b", "--live", "-q", "--json"),
+        ("size", "llama-3.1-8b", "--kv-memory", "16GiB", "--engine", "all", "--length", "800", "-q", "--json"),
+        ("size", "llama-3.1-8b", "--kv-memory", "1GiB", "--fit", "concurrency", "--length", "9", "-q", "--json"),
+        ("size", "llama-3.1-8b", "--gpu", "H100-80GB", "--weights", "15GiB", "--concurrency", "3", "-q", "--json"),
+        ("size", "gemma-3-27b", "--kv-memory", "64GiB", "-q", "--json"),
+        ("explain", "--json"),
+        ("explain", "KV001", "--json"),
+        ("measure", ROOT / "tests/data/vllm-0.32.0/one-layer-cpu.log", "--json"),
+        ("measure", ROOT / "tests/data/llamacpp-b11434/slots-split-busy.json", "--json"),
+        ("measure", ROOT / "tests/data/llamacpp-b11434/server-unified.log", "--json"),
+    ],
+    ids=lambda line: " ".join(map(str, line[:3])).replace(str(ROOT), ""),
+)
+def test_what_is_printed_is_valid(capsys, line):
+    called = call(capsys, *line)
+    assert called.code == 0, called.err
+    check(called.json())
+
+
+def measured(capsys, folder):
+    yield call(capsys, "measure", folder, "-q", "--json").json()
+    yield call(capsys, "measure", folder, "--model", "llama-3.1-8b", "-q", "--json").json()
+    yield call(capsys, "measure", folder / "001.txt", "-q", "--json").json()
+    for name, text in (("none.txt", without_a_ledger()), ("groups.txt", rows("groups")[20]["text"])):
+        (folder / name).write_text(text)
+        yield call(capsys, "measure", folder / name, "-q", "--json").json()
+    old = re.sub(r'(num_gpu_blocks|kv_cache_size_tokens)="\d+"', r'\1="None"', rows("sync")[9]["text"])
+    (folder / "old.txt").write_text(old)
+    yield call(capsys, "measure", folder / "old.txt", "-q", "--json").json()
+    with serving("plain", failing=(2,)) as url:
+        yield call(capsys, "measure", url, "--for", "0.3s", "--every", "0.1s", "-q", "--json").json()
+
+
+def test_measurements_are_valid_and_print_every_field(capsys, folder):
+    found = [check(one) for one in measured(capsys, folder)]
+    assert printed(found) == described("measure")
+
+
+def test_snapshots_are_valid_and_print_every_field(capsys, tmp_path):
+    with answering(reply(FRONT + FULL)) as url:
+        found = [check(call(capsys, "measure", url, "--json").json())]
+    (tmp_path / "old.txt").write_text(FULL.replace("max_total_num_tokens", "x").replace("kv_cache_memory", "y"))
+    found.append(check(call(capsys, "measure", tmp_path / "old.txt", "--json").json()))
+    (tmp_path / "tokens.txt").write_text(FULL.replace("kv_cache_memory_usage_gb", "y"))
+    found.append(check(call(capsys, "measure", tmp_path / "tokens.txt", "--json").json()))
+    assert printed(found) == described("measure-snapshot")
+
+
+def test_checks_and_watched_lines_are_valid(capsys, folder):
+    limits = ("--max-held", "10%", "--max-waiting", "3", "--max-unattributed", "1%")
+    assert check(call(capsys, "check", folder, *limits, "--json").json())["limits"]
+    lines = call(capsys, "watch", folder, "--json").out.splitlines()
+    assert len(lines) == 10
+    assert {check(json.loads(line))["schema"] for line in lines} == {"kvledger/watch"}
+
+
+def test_errors_are_valid(capsys, tmp_path):
+    for line in (("measure", tmp_path / "none"), ("size", "no-such-model"), ("check", "http://x"), ("replay",)):
+        called = call(capsys, *line, "--json")
+        assert called.code == 2
+        check(called.error())
+
+
+def test_a_field_that_no_table_has_is_refused(capsys):
+    value = call(capsys, "explain", "--json").json()
+    value["findings"][0]["surprise"] = 1
+    with pytest.raises(jsonschema.ValidationError, match="surprise"):
+        check(value)
+
+
+def test_a_value_of_another_kind_is_refused(capsys, folder):
+    value = call(capsys, "measure", folder, "-q", "--json").json()
+    value["sources"][0]["samples"] = "ten"
+    with pytest.raises(jsonschema.ValidationError, match="'ten' is not of type 'integer'"):
+        check(value)
+
+
+def test_every_command_that_prints_json_has_a_schema():
+    named = {"demo": "replay"}
+    assert {named.get(name, name) for name in _COMMANDS if name not in WITHOUT_SCHEMA} <= set(SCHEMAS)
+
+
+def printed(values):
+    """Return the leaves of values, put together."""
+
+    def walk(value, path):
+        if isinstance(value, list):
+            for item in value or [None]:
+                yield from walk(item, f"{path}[]")
+        elif isinstance(value, dict):
+            for key, item in value.items():
+                yield from walk(item, f"{path}.{key}".lstrip("."))
+        else:
+            yield path
+
+    return leaves({path for value in values for path in walk(value, "")})
+
+
+def described(name):
+    """Return the leaves of a schema."""
+
+    def walk(schema, path):
+        if schema.get("items"):
+            yield from walk(schema["items"], f"{path}[]")
+        elif schema.get("properties"):
+            for key, child in schema["properties"].items():
+                yield from walk(child, f"{path}.{key}".lstrip("."))
+        else:
+            yield path
+
+    return set(walk(make_schema(name, TABLES), ""))
