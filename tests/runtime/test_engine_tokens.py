@@ -5,7 +5,8 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from kvledger.runtime import Attention, Engine, Generation, Options, Preemption
+from kvledger.errors import UsageError
+from kvledger.runtime import Attention, Engine, Generation, Options, Preemption, Reservation
 
 from .small_models import draw_prompts, find_difference, generate_plainly, small_model
 
@@ -106,4 +107,21 @@ def test_samples_of_one_prompt_are_forked_and_each_is_what_it_would_be_alone(fam
         start = prompt + list(tokens)
         follow = engine.generate([start], Generation(max_tokens=3, ignore_eos=True))[0].token_ids
         assert list(follow) == generate_plainly(model, start, 3)
+    engine.close()
+
+
+@pytest.mark.parametrize("reservation", [Reservation.MAX, Reservation.POW2, Reservation.DECLARED])
+def test_extents_give_the_same_tokens(reservation):
+    model, prompts = small_model("llama"), draw_prompts(8, seed=9)
+    options = Options(reservation=reservation, prefix_caching=False, max_model_len=80)
+    answers, tally = answer(model, prompts, block_size=1, options=options, memory=200 * 2 * 2 * 8 * 4 * 2)
+    assert tally.preemptions == 0
+    assert_same_tokens(model, prompts, answers)
+
+
+def test_extents_are_not_shared_by_samples():
+    options = Options(reservation=Reservation.MAX, prefix_caching=False, max_model_len=80)
+    engine = Engine(small_model("llama"), "1MiB", block_size=1, options=options)
+    with pytest.raises(UsageError, match="2 samples"):
+        engine.submit([5, 6], Generation(samples=2))
     engine.close()

@@ -3,7 +3,7 @@
 from kvledger.runtime.answers import Answer, Ending, Result, Step, Token
 from kvledger.runtime.engine import Engine
 from kvledger.runtime.observe import Observation, Observer, observe
-from kvledger.runtime.options import Attention, Generation, Options, Preemption
+from kvledger.runtime.options import Attention, Generation, Options, Preemption, Reservation
 from kvledger.runtime.sequence import RequestId
 
 __all__ = [
@@ -17,6 +17,7 @@ __all__ = [
     "Options",
     "Preemption",
     "RequestId",
+    "Reservation",
     "Result",
     "Step",
     "Token",

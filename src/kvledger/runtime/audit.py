@@ -7,6 +7,7 @@ from collections import Counter
 import numpy as np
 
 from kvledger.errors import UnbalancedLedger
+from kvledger.runtime.extents import Extents
 from kvledger.runtime.pages import Pages
 from kvledger.runtime.scheduler import Scheduler
 
@@ -19,6 +20,36 @@ def audit(scheduler: Scheduler, pages: Pages | None = None) -> None:
     Raises:
         UnbalancedLedger: Something does not add up; a fault of kvledger.
     """
+    tables = scheduler.tables
+    held_blocks = _audit_extents(scheduler, tables) if isinstance(tables, Extents) else _audit_blocks(scheduler)
+    ledger = scheduler.ledger()
+    _equal("held bytes", ledger.held, held_blocks * tables.groups.block_bytes)
+    if pages is not None:
+        _equal("bytes of the tensors", pages.nbytes, ledger.capacity)
+
+
+def _audit_extents(scheduler: Scheduler, tables: Extents) -> int:
+    """Return the slots that extents hold; extents and holes cover each slot once."""
+    starts, sizes, meta = tables.holes
+    covered = [(int(start), int(size)) for start, size in zip(starts[: meta[0]], sizes[: meta[0]], strict=True)]
+    held = 0
+    for sequence in scheduler.running:
+        blocks = tables.entries(sequence, 0)
+        _equal(f"slots of request {sequence.request}", len(blocks), int(tables.sizes[sequence.slot]))
+        _equal(f"last slot of request {sequence.request}", int(blocks[-1]), int(blocks[0]) + len(blocks) - 1)
+        covered.append((int(blocks[0]), len(blocks)))
+        held += len(blocks)
+    at = 0
+    for start, size in sorted(covered):
+        _equal("begin of an extent or a hole", start, at)
+        at = start + size
+    _equal("slots covered by extents and holes", at, tables.blocks)
+    _equal("slots that are not free", tables.blocks - tables.free_blocks, held)
+    return held
+
+
+def _audit_blocks(scheduler: Scheduler) -> int:
+    """Return the blocks that somebody refers to."""
     tables = scheduler.tables
     pool = tables.arrays.pool
     counted: Counter[int] = Counter()
@@ -43,10 +74,7 @@ def audit(scheduler: Scheduler, pages: Pages | None = None) -> None:
             first = pool.twins[first]
     _equal("blocks that can be found", found, known)
     _equal("blocks of each group", int(np.sum(tables.arrays.held)), len(counted))
-    ledger = scheduler.ledger()
-    _equal("held bytes", ledger.held, len(counted) * tables.groups.block_bytes)
-    if pages is not None:
-        _equal("bytes of the tensors", pages.nbytes, ledger.capacity)
+    return len(counted)
 
 
 def _equal(what: str, counted: int, stated: int) -> None:

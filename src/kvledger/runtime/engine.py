@@ -11,7 +11,7 @@ from kvledger.errors import CapacityError, Error, UsageError
 from kvledger.ledger import Ledger
 from kvledger.runtime.answers import Answer, Ending, Result, Step, Token
 from kvledger.runtime.assembly import assemble
-from kvledger.runtime.options import Generation, Options
+from kvledger.runtime.options import Generation, Options, Reservation
 from kvledger.runtime.request import Request, Writing
 from kvledger.runtime.sampling import draw_token
 from kvledger.runtime.scheduler import Schedule, Tally
@@ -98,6 +98,11 @@ class Engine:
             CapacityError: The prompt is longer than what the engine serves.
         """
         generation = generation or Generation()
+        if generation.samples > 1 and self.options.reservation is not Reservation.BLOCKS:
+            raise UsageError(
+                f"the request asks for {generation.samples} samples of one prompt, and extents are not shared",
+                hint="ask for each sample as a request of its own, or reserve blocks",
+            )
         tokens = self._read_prompt(prompt, generation)
         room = self.max_model_len - len(tokens)
         request = Request(

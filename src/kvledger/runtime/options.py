@@ -8,7 +8,7 @@ from enum import StrEnum
 
 from kvledger.errors import UsageError
 
-__all__ = ["Attention", "Generation", "Options", "Preemption"]
+__all__ = ["Attention", "Generation", "Options", "Preemption", "Reservation"]
 
 _MOST_TOKENS = 2**31 - 1
 _MOST_SAMPLES = 4096
@@ -23,6 +23,19 @@ class Preemption(StrEnum):
     """They are dropped, and computed again when the request comes back."""
     SWAP = "swap"
     """They are copied to host memory as long as `swap_bytes` allows, else dropped."""
+
+
+class Reservation(StrEnum):
+    """What a request holds from its admission on."""
+
+    BLOCKS = "blocks"
+    """Blocks on demand, by a block table: the cure."""
+    MAX = "max"
+    """One contiguous extent of `max_model_len` tokens: the naive way."""
+    POW2 = "pow2"
+    """One extent of the prompt and the smallest power of two that holds `max_tokens`."""
+    DECLARED = "declared"
+    """One extent of the prompt and `max_tokens`."""
 
 
 class Attention(StrEnum):
@@ -42,10 +55,12 @@ class Attention(StrEnum):
 class Options:
     """The limits of the scheduler (vLLM's names), and what the cache does.
 
-    ``max_model_len`` of None is what the model and the pool allow, whichever is less.
+    ``max_model_len`` of None is what the model and the pool allow, whichever is less. A ``reservation`` other than
+    blocks is contiguous: it needs ``block_size=1``, and has no prefix cache.
     """
 
     max_model_len: int | None = None
+    reservation: Reservation = Reservation.BLOCKS
     max_num_seqs: int = 64
     max_num_batched_tokens: int = 2048
     watermark_ratio: float = 0.0
@@ -62,6 +77,11 @@ class Options:
         for name, high in (("max_num_seqs", 2**16), ("max_num_batched_tokens", 2**24)):
             if not 1 <= getattr(self, name) <= high:
                 raise UsageError(f"{name} is {getattr(self, name)}, not from 1 to {high}")
+        if self.reservation is not Reservation.BLOCKS and self.prefix_caching:
+            raise UsageError(
+                f"the reservation is `{self.reservation}`, and extents have no prefix cache",
+                hint="give prefix_caching=False",
+            )
         if not 0 <= self.watermark_ratio < 1:
             raise UsageError(f"watermark_ratio is {self.watermark_ratio}, not from 0 to below 1")
         if self.swap_bytes < 0 or (self.swap_bytes > 0) != (self.preemption is Preemption.SWAP):

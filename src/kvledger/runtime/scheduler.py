@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from kvledger.errors import CapacityError
 from kvledger.ledger import Ledger
 from kvledger.pool.groups import BlockGroups
+from kvledger.runtime.extents import make_tables
 from kvledger.runtime.options import Options, Preemption
 from kvledger.runtime.sequence import Sequence
 from kvledger.runtime.store import NoStore, Saved, Store
-from kvledger.runtime.tables import BlockTables
 
 __all__ = ["Schedule", "Scheduler", "Tally"]
 
@@ -82,14 +82,7 @@ class Scheduler:
         self.running: list[Sequence] = []
         self.waiting: deque[Sequence] = deque()
         self.tally = Tally()
-        self.tables = BlockTables(
-            groups,
-            blocks=blocks,
-            slots=options.max_num_seqs + 1,
-            max_model_len=max_model_len,
-            in_flight_tokens=in_flight,
-            caching=options.prefix_caching,
-        )
+        self.tables = make_tables(groups, options, blocks=blocks, max_model_len=max_model_len)
         self._store: Store = store or NoStore()
         self._spare_blocks = int(options.watermark_ratio * blocks)
 
@@ -114,12 +107,16 @@ class Scheduler:
         for sequence, n in zip(step.sequences, step.counts, strict=True):
             sequence.computed += n
         reached = np.array([before.get(id(s), s.computed) for s in self.running], np.int64)
-        ledger = self.tables.ledger(self.running, before=reached)
+        ledger = self.tables.ledger(self.running, before=reached, head=self._head)
         return Schedule(sequences=step.sequences, starts=starts, counts=counts, ledger=ledger, preempted=step.preempted)
 
     def ledger(self) -> Ledger:
         """Return the balance sheet of the pool as it is now."""
-        return self.tables.ledger(self.running)
+        return self.tables.ledger(self.running, head=self._head)
+
+    @property
+    def _head(self) -> Sequence | None:
+        return self.waiting[0] if self.waiting else None
 
     def fork(self, parent: Sequence, child: Sequence) -> None:
         """Let a new sequence run that shares every block of a running one (mutates); its seat was kept for it."""

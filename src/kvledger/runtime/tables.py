@@ -189,10 +189,17 @@ class BlockTables:
         blocks = np.concatenate([self.entries(sequence, group) for group in range(len(self.groups.groups))])
         return self.arrays.firsts[slot].copy(), self.arrays.lengths[slot].copy(), blocks
 
-    def ledger(self, sequences: list[Sequence], *, before: Numbers | None = None) -> Ledger:
+    def ledger(
+        self,
+        sequences: list[Sequence],
+        *,
+        before: Numbers | None = None,
+        head: Sequence | None = None,  # noqa: ARG002
+    ) -> Ledger:
         """Return the balance sheet, where ``sequences`` are all that run.
 
-        ``before``: the tokens each had computed before the step that is being taken; by default those it has.
+        ``before``: the tokens each had computed before the step that is being taken; by default those it has. The
+        ``head`` of the queue makes no difference to blocks: none of them is ever too small for it.
         """
         from kvledger.runtime import _tables
 
