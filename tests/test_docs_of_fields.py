@@ -82,3 +82,12 @@ def test_every_field_of_answers_and_swapping_is_documented(capsys):
     (policy,) = call(capsys, "replay", trace, *flags, *options).json()["policies"]
     paths = leaves(fields_of({"policies": [{name: policy[name] for name in ("sharing", "swap")}]}))
     assert paths == documented_fields("replay with answers and swapping")
+
+
+def test_every_field_of_layouts_is_documented(capsys):
+    flags = ["--model", "llama-3-8b", "--memory", "1GiB", "--layout", "--json", "-q"]
+    extents = call(capsys, "replay", CHAT, *flags, "--policy", "pow2").json()["policies"][0]["layouts"]
+    blocks = call(capsys, "replay", CHAT, *flags, "--policy", "paged", "--prefix-caching", "on").json()
+    merged = extents[0] | {"blocks": blocks["policies"][0]["layouts"][0]["blocks"]}
+    paths = leaves(fields_of({"policies": [{"layouts": [merged]}]}))
+    assert paths == documented_fields("replay with layout")

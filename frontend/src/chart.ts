@@ -3,12 +3,14 @@
 import uPlot from "uplot";
 import { ACCOUNTS, type Book, type Timeline } from "./data";
 import { button, colour, make, save } from "./dom";
-import { amount, decimal, duration, percent, round } from "./format";
+import { amount, decimal, duration, percent, round, timeSplits } from "./format";
+import { fillOf } from "./hatch";
 import { say } from "./phrases";
 import { stackedSvg } from "./picture";
 
-const HEIGHT = 190;
-const BELOW = 74;
+const HEIGHT = 196;
+const LANE = 52;
+const LANE_WITH_AXIS = 74;
 
 export interface Hooks {
   onCursor(seconds: number | null): void;
@@ -64,16 +66,18 @@ export class Chart {
   draw(): void {
     const width = Math.max(240, this.slider.clientWidth);
     this.plots.push(new uPlot(this.stackOptions(width), this.stackData(), this.slider));
-    this.plots.push(new uPlot(this.loadOptions(width), this.loadData(), this.slider));
+    const lanes = (["running", "waiting"] as const).filter((name) => this.line[name].some((value) => value > 0));
+    lanes.forEach((name, index) => {
+      const last = index === lanes.length - 1;
+      this.plots.push(new uPlot(this.laneOptions(width, name, last), this.laneData(name), this.slider));
+    });
     new ResizeObserver(() => this.resize()).observe(this.slider);
     this.tell(null);
   }
 
   resize(): void {
     const width = Math.max(240, this.slider.clientWidth);
-    this.plots.forEach((plot, index) => {
-      if (plot.width !== width) plot.setSize({ width, height: index ? BELOW : HEIGHT });
-    });
+    for (const plot of this.plots) if (plot.width !== width) plot.setSize({ width, height: plot.height });
   }
 
   destroy(): void {
@@ -85,6 +89,7 @@ export class Chart {
     this.quiet = true;
     for (const plot of this.plots) plot.setScale("x", { min: from, max: to });
     this.quiet = false;
+    this.tell(this.at);
   }
 
   point(seconds: number | null): void {
@@ -119,9 +124,9 @@ export class Chart {
     return [this.xs(), ...closed.reverse(), [...held, held.at(-1) ?? null]] as uPlot.AlignedData;
   }
 
-  private loadData(): uPlot.AlignedData {
-    const close = (column: number[]) => [...column, column.at(-1) ?? 0];
-    return [this.xs(), close(this.line.waiting), close(this.line.running)];
+  private laneData(name: "running" | "waiting"): uPlot.AlignedData {
+    const column = this.line[name];
+    return [this.xs(), [...column, column.at(-1) ?? 0]];
   }
 
   private stackOptions(width: number): uPlot.Options {
@@ -129,12 +134,12 @@ export class Chart {
     const none = { show: false };
     const bands = [...this.shown].reverse().map((account) => ({
       label: account,
-      fill: colour(account),
+      fill: () => fillOf(account),
       width: 0,
       paths: stepped,
       points: none,
     }));
-    const peak = { label: "peak", stroke: colour("ink"), width: 0.75, dash: [2, 3], paths: stepped, points: none };
+    const peak = { label: "peak", stroke: colour("ink-3"), width: 0.75, paths: stepped, points: none };
     return {
       ...this.common(width, HEIGHT),
       scales: { x: { time: false, range: () => this.range }, y: { range: [0, 1] } },
@@ -149,25 +154,31 @@ export class Chart {
     };
   }
 
-  private loadOptions(width: number): uPlot.Options {
+  private laneOptions(width: number, name: "running" | "waiting", last: boolean): uPlot.Options {
     const stepped = uPlot.paths.stepped!({ align: 1 });
-    const none = { show: false };
+    const time: uPlot.Axis = {
+      ...this.axis({
+        splits: (plot) => timeSplits(this.range[0], this.range[1], plot.width / 110),
+        values: (_, splits) => splits.map((value) => round(duration(value, this.range[1]))),
+      }),
+      size: 24,
+    };
+    const label = (plot: uPlot) => {
+      plot.ctx.save();
+      plot.ctx.font = `${11 * devicePixelRatio}px system-ui, sans-serif`;
+      plot.ctx.fillStyle = colour("ink-3");
+      plot.ctx.textAlign = "left";
+      plot.ctx.textBaseline = "alphabetic";
+      plot.ctx.fillText(say(name), plot.bbox.left + 4 * devicePixelRatio, plot.bbox.top + plot.bbox.height - 5 * devicePixelRatio);
+      plot.ctx.restore();
+    };
+    const common = this.common(width, last ? LANE_WITH_AXIS : LANE);
     return {
-      ...this.common(width, BELOW),
-      scales: { x: { time: false, range: () => this.range }, y: { range: (_, __, max) => [0, Math.max(1, max)] } },
-      series: [
-        {},
-        { label: "waiting", stroke: colour("ink-3"), width: 1, dash: [3, 3], paths: stepped, points: none },
-        { label: "running", stroke: colour("ink"), width: 1.25, paths: stepped, points: none },
-      ],
-      axes: [
-        {
-          ...this.axis({ values: (_, splits) => splits.map((value) => round(duration(value, this.range[1]))) }),
-          size: 28,
-          space: 90,
-        },
-        this.axis({ space: 24 }),
-      ],
+      ...common,
+      hooks: { ...common.hooks, draw: [label] },
+      scales: { x: { time: false, range: () => this.range }, y: { range: (_, __, max) => [0, Math.max(1, max) * 1.08] } },
+      series: [{}, { label: name, stroke: colour("ink"), width: 1.1, paths: stepped, points: { show: false } }],
+      axes: [last ? time : { show: false }, this.axis({ splits: (_, __, ___, max) => [0, topOf(max / 1.08)] })],
     };
   }
 
@@ -175,7 +186,7 @@ export class Chart {
     return {
       width,
       height,
-      padding: [6, 6, 0, 0],
+      padding: [8, 6, 8, 0],
       legend: { show: false },
       cursor: { y: false, points: { show: false }, drag: { x: true, y: false }, bind: { dblclick: () => null } },
       hooks: {
@@ -224,43 +235,57 @@ export class Chart {
     return low - 1;
   }
 
+  // What the cursor points at; without one, the mean of all that is visible.
   private tell(seconds: number | null): void {
     this.at = seconds;
-    const index = seconds === null || seconds >= this.line.end_seconds ? -1 : this.index(seconds);
-    const rows: HTMLElement[] = [];
-    const value = (account: string) => (index < 0 ? null : this.line.ratio[account]![index]!);
-    const known = index >= 0 && this.shown.some((account) => value(account));
+    const [from, to] = this.range;
+    const end = Math.min(to, this.line.end_seconds);
+    const index = seconds === null || seconds > this.line.end_seconds ? -1 : this.index(seconds);
+    const { unit, capacity } = this.book;
     const when = make("p", { class: "when" });
-    if (index >= 0) {
-      const end = this.line.start_seconds[index + 1] ?? this.line.end_seconds;
-      const start = this.line.start_seconds[index]!;
-      when.append(`${duration(start, this.whole)} · ${say("mean", { span: duration(end - start) })}`);
-    }
+    const ratios = new Map<string, number>();
     for (const account of this.shown) {
-      const ratio = value(account);
-      rows.push(
-        make(
-          "div",
-          {},
-          make("dt", {}, make("i", { class: `swatch s-${account}` }), say(`account.${account}`)),
-          make("dd", {}, ratio === null || !known ? "" : amount(ratio * this.book.capacity, this.book.unit)),
-          make("dd", {}, ratio === null || !known ? "" : percent(ratio)),
-        ),
-      );
+      const column = this.line.ratio[account]!;
+      ratios.set(account, index >= 0 ? column[index]! : this.mean(column));
     }
-    const pool = amount(this.book.capacity, this.book.unit);
-    rows.push(make("div", { class: "total" }, make("dt", {}, say("pool")), make("dd", {}, pool), make("dd", {}, "")));
+    const known = [...ratios.values()].some((ratio) => ratio > 0);
+    if (index >= 0) {
+      const start = this.line.start_seconds[index]!;
+      const stop = this.line.start_seconds[index + 1] ?? this.line.end_seconds;
+      when.append(`${duration(start, this.whole)} · ${say("mean", { span: duration(stop - start) })}`);
+    } else if (seconds === null) {
+      when.append(say("mean", { span: duration(Math.max(0, end - from)) }));
+    }
+    const blank = (seconds !== null && index < 0) || !known;
+    if (blank) when.append(` ${say("idle")}`);
+    const rows: HTMLElement[] = [];
+    for (const [account, ratio] of ratios) {
+      const name = [make("i", { class: `swatch s-${account}` }), say(`account.${account}`)];
+      rows.push(readoutRow(name, blank ? "" : amount(ratio * capacity, unit), blank ? "" : percent(ratio)));
+    }
+    rows.push(readoutRow([say("pool")], amount(capacity, unit), "", "total"));
     for (const name of ["running", "waiting"] as const) {
-      const text = index < 0 ? "" : decimal(this.line[name][index]!);
-      rows.push(make("div", {}, make("dt", {}, say(name)), make("dd", {}, text), make("dd", {}, "")));
+      const value = index >= 0 ? this.line[name][index]! : this.mean(this.line[name]);
+      rows.push(readoutRow([say(name)], seconds !== null && index < 0 ? "" : decimal(value), ""));
     }
     this.readout.replaceChildren(when, ...rows);
-    this.slider.setAttribute("aria-valuenow", String(Math.round((seconds ?? 0) * 1000) / 1000));
-    const spoken = this.shown.map((account) => `${say(`account.${account}`)} ${percent(value(account) ?? 0)}`);
-    this.slider.setAttribute(
-      "aria-valuetext",
-      index < 0 ? say("idle") : `${duration(seconds!, this.whole)}: ${known ? spoken.join(", ") : say("idle")}`,
-    );
+    const spoken = [...ratios].map(([account, ratio]) => `${say(`account.${account}`)} ${percent(ratio)}`).join(", ");
+    this.slider.setAttribute("aria-valuenow", String(Math.round((seconds ?? from) * 1000) / 1000));
+    this.slider.setAttribute("aria-valuetext", `${when.textContent}: ${blank ? say("idle") : spoken}`);
+  }
+
+  private mean(column: number[]): number {
+    const [from, to] = this.range;
+    let sum = 0;
+    let whole = 0;
+    this.line.start_seconds.forEach((start, i) => {
+      const stop = this.line.start_seconds[i + 1] ?? this.line.end_seconds;
+      const seconds = Math.min(stop, to) - Math.max(start, from);
+      if (seconds <= 0) return;
+      sum += column[i]! * seconds;
+      whole += seconds;
+    });
+    return whole > 0 ? sum / whole : 0;
   }
 
   private onKey(event: KeyboardEvent): void {
@@ -302,4 +327,14 @@ export class Chart {
   private saveSvg(title: string): void {
     save(stackedSvg(this.book, this.shown, this.range, title), `kvledger-${title}.svg`, "image/svg+xml");
   }
+}
+
+export function readoutRow(name: (Node | string)[], value: string, ratio: string, kind = ""): HTMLElement {
+  return make("div", { class: kind }, make("dt", {}, ...name), make("dd", {}, value), make("dd", {}, ratio));
+}
+
+// One number says how high a lane is: the largest with two figures that fits.
+function topOf(max: number): number {
+  const power = 10 ** Math.floor(Math.log10(Math.max(1, max)));
+  return Math.max(1, Math.floor(max / (power / 10 || 1)) * (power / 10 || 1));
 }

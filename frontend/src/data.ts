@@ -19,6 +19,36 @@ export interface Book {
   capacity: number;
   unit: "bytes" | "tokens";
   timeline: Timeline | null;
+  layouts: Layout[];
+}
+
+export interface Layout {
+  moment: string;
+  order: "addresses" | "segments" | "blocks" | "counts";
+  step: number;
+  time_seconds: number;
+  running: number;
+  waiting: number;
+  asked_bytes: number;
+  unit_bytes: number;
+  accounts_bytes: Record<string, number>;
+  pieces: {
+    joined: number;
+    request: number[];
+    start_bytes: number[];
+    end_bytes: number[];
+    size_bytes: number[];
+    used_bytes: number[];
+    reserved_bytes: number[];
+  } | null;
+  blocks: {
+    blocks_per_cell: number;
+    blocks: number;
+    held_bytes: number[];
+    used_bytes: number[];
+    cached_bytes: number[];
+    shared_blocks: number[];
+  } | null;
 }
 
 export interface Data {

@@ -20,7 +20,7 @@ export function amount(value: number, unit: string): string {
 
 // On an axis no figure is needed that is the same for all.
 export function round(text: string): string {
-  return text.replace(/\.?0+(?=\u202f)/, "");
+  return text.replace(/\.0+(?=\u202f)|(\.\d*?[1-9])0+(?=\u202f)/, "$1");
 }
 
 export function duration(seconds: number, of: number = seconds): string {
@@ -28,6 +28,22 @@ export function duration(seconds: number, of: number = seconds): string {
     if (of >= 2 * size) return `${(seconds / size).toFixed(1)}${GAP}${unit}`;
   }
   return `${of < 100 ? seconds.toFixed(2) : seconds.toFixed(0)}${GAP}s`;
+}
+
+// Where the lines of a time axis go: on whole numbers of the unit that the span is told in.
+export function timeSplits(from: number, to: number, most: number): number[] {
+  const nice = [1, 2, 5, 10, 15, 20, 30, 60, 120, 300, 600, 900, 1200, 1800, 3600, 7200, 10800, 21600, 43200, 86400];
+  const least = (to - from) / Math.max(1, most);
+  let step = nice.find((one) => one >= least) ?? 86400 * Math.ceil(least / 86400);
+  if (least < 1) step = niceDecimal(least);
+  const splits: number[] = [];
+  for (let at = Math.ceil(from / step - 1e-9) * step; at <= to * (1 + 1e-12); at += step) splits.push(at);
+  return splits;
+}
+
+function niceDecimal(least: number): number {
+  const power = 10 ** Math.floor(Math.log10(least));
+  return ([1, 2, 5].find((one) => one * power >= least) ?? 10) * power;
 }
 
 export function decimal(value: number): string {

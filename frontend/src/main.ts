@@ -1,6 +1,7 @@
 import { Charts } from "./charts";
 import { load, type Data } from "./data";
 import { button } from "./dom";
+import { PoolMap } from "./map";
 import { learn, say } from "./phrases";
 import { current, listen, start, update, type View } from "./state";
 import { addCopyButtons } from "./tables";
@@ -13,6 +14,12 @@ function defaultBooks(data: Data): string[] {
   const first = drawn[0];
   const paged = named((name) => name.startsWith("paged"));
   return [...new Set([first?.key, paged?.key ?? drawn[1]?.key])].filter((key) => key !== undefined);
+}
+
+function defaultMap(data: Data): string {
+  const drawn = data.books.filter((book) => book.layouts.length > 0);
+  const holed = drawn.find((book) => book.layouts.some((layout) => layout.moment === "most-holes"));
+  return holed ? `${holed.key}/most-holes` : "";
 }
 
 function apply(view: View): void {
@@ -70,6 +77,7 @@ const view = start({
   books: defaultBooks(data),
   from: null,
   to: null,
+  map: defaultMap(data),
   section: "",
 });
 learn(data);
@@ -80,4 +88,5 @@ keepSections();
 printLight();
 addCopyButtons();
 if (document.getElementById("charts")) new Charts(data);
+if (document.getElementById("map")) new PoolMap(data);
 if (view.section) document.getElementById(view.section)?.scrollIntoView();

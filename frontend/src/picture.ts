@@ -2,7 +2,8 @@
 
 import type { Book } from "./data";
 import { colour } from "./dom";
-import { amount, duration } from "./format";
+import { amount, duration, round, timeSplits } from "./format";
+import { hatchDefs, svgFill } from "./hatch";
 import { say } from "./phrases";
 
 const WIDTH = 960;
@@ -31,25 +32,25 @@ export function stackedSvg(book: Book, shown: string[], range: [number, number],
       down.push(`L${f(right)} ${f(y(base))}H${f(left)}`);
     }
     const path = (up.join("") + down.reverse().join("")).replace("L", "M");
-    return `<path d="${path}Z" fill="${colour(account)}"/>`;
+    return `<path d="${path}Z" fill="${svgFill(account)}"/>`;
   });
   const text = `font-family="sans-serif" font-size="11" fill="${colour("ink-2")}"`;
   const axis = [0, 0.25, 0.5, 0.75, 1].map(
-    (ratio) => `<text ${text} x="${LEFT - 8}" y="${f(y(ratio) + 4)}" text-anchor="end">${amount(ratio * book.capacity, book.unit)}</text>`,
+    (ratio) => `<text ${text} x="${LEFT - 8}" y="${f(y(ratio) + 4)}" text-anchor="end">${round(amount(ratio * book.capacity, book.unit))}</text>`,
   );
-  const ticks = [0, 0.25, 0.5, 0.75, 1].map((part) => {
-    const seconds = from + part * (to - from);
-    return `<text ${text} x="${f(x(seconds))}" y="${HEIGHT - BOTTOM + 18}" text-anchor="middle">${duration(seconds, to)}</text>`;
+  const ticks = timeSplits(from, to, 8).map((seconds) => {
+    return `<text ${text} x="${f(x(seconds))}" y="${HEIGHT - BOTTOM + 18}" text-anchor="middle">${round(duration(seconds, to))}</text>`;
   });
   let at = LEFT;
   const legend = shown.map((account) => {
     const name = escape(say(`account.${account}`));
-    const entry = `<rect x="${at}" y="${HEIGHT - 18}" width="10" height="10" fill="${colour(account)}"/><text ${text} x="${at + 15}" y="${HEIGHT - 9}">${name}</text>`;
+    const entry = `<rect x="${at}" y="${HEIGHT - 18}" width="10" height="10" fill="${svgFill(account)}"/><text ${text} x="${at + 15}" y="${HEIGHT - 9}">${name}</text>`;
     at += 40 + 8 * name.length;
     return entry;
   });
   return (
     `<svg xmlns="http://www.w3.org/2000/svg" width="${WIDTH}" height="${HEIGHT}" viewBox="0 0 ${WIDTH} ${HEIGHT}">` +
+    hatchDefs() +
     `<rect width="${WIDTH}" height="${HEIGHT}" fill="${colour("paper")}"/>` +
     `<text font-family="sans-serif" font-size="14" fill="${colour("ink")}" x="${LEFT}" y="20">${escape(title)}</text>` +
     [...layers, ...axis, ...ticks, ...legend].join("") +

@@ -6,6 +6,7 @@ export interface View {
   books: string[];
   from: number | null;
   to: number | null;
+  map: string;
   section: string;
 }
 
@@ -45,6 +46,7 @@ function fragment(): string {
   parts.set("lang", view.lang);
   if (view.theme !== "auto") parts.set("theme", view.theme);
   parts.set("books", view.books.join(","));
+  if (view.map) parts.set("map", view.map);
   if (view.from !== null && view.to !== null) {
     parts.set("from", view.from.toPrecision(6));
     parts.set("to", view.to.toPrecision(6));
@@ -67,6 +69,7 @@ function read(defaults: View): Partial<View> {
     books: parts.get("books")?.split(",") ?? defaults.books,
     from: zoomed ? from : null,
     to: zoomed ? to : null,
+    map: parts.get("map") ?? defaults.map,
     section: parts.get("section") ?? "",
   };
 }

@@ -12,7 +12,8 @@ export function addCopyButtons(): void {
       setTimeout(() => (copy.textContent = say("csv")), 1500);
     });
     listen(() => (copy.textContent = say("csv")));
-    box.prepend(make("div", { class: "tablebar" }, copy));
+    const foot = make("div", { class: "foot" }, ...box.querySelectorAll(":scope > .how"), copy);
+    box.append(foot);
   }
 }
 

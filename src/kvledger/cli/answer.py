@@ -22,10 +22,12 @@ from kvledger.errors import CapacityError, UsageError
 from kvledger.pool.policy import Kind, Placement, Policy, Preemption, Sampling, parse_policies
 from kvledger.replay.clock import Clock
 from kvledger.replay.mitigation import Mitigation, mitigate
+from kvledger.replay.moments import take_snapshots
 from kvledger.replay.outcome import Outcome, SeriesRows
 from kvledger.replay.samples import check_sampling
 from kvledger.replay.settings import Pool, Settings
 from kvledger.replay.simulate import replay
+from kvledger.replay.snapshot import Snapshot
 from kvledger.replay.what_if import Scenario, Setting, WhatIf
 from kvledger.replay.workload import Workload
 from kvledger.sources.files import load_trace
@@ -99,6 +101,7 @@ def ask(question: Question, *, load: Callable[..., Trace] = load_trace) -> Repla
         mitigations=runner.mitigate(mitigated, outcomes),
         what_ifs=runner.try_all(changes, context, outcomes),
         tried=context.base.policy.name,
+        layouts=runner.look(replayed) if question.layout else {},
         findings=find(question.findings, trace.workload, context, replayed, run=runner.prove),
         left_out=left_out,
         notes=(
@@ -215,6 +218,14 @@ class _Runner:
         """Replay a scenario that nobody asked for, so without a bar."""
         with self._notice.around(scenario.policy, workload):
             return replay(workload, scenario.policy, pool=scenario.pool, settings=scenario.settings)
+
+    def look(self, replayed: list[tuple[Policy, Outcome]]) -> dict[str, list[Snapshot]]:
+        return {
+            policy.name: take_snapshots(
+                self._workload, policy, pool=self._pool, settings=self._settings, outcome=outcome
+            )
+            for policy, outcome in replayed
+        }
 
     def try_all(self, changes: list[Change], context: TryContext, outcomes: list[Outcome]) -> list[WhatIf]:
         before = next(outcome for outcome in outcomes if outcome.policy == context.base.policy.name)

@@ -106,7 +106,7 @@ def command(
         DEFAULTS
         | {"session_starts": "zero", "quiet": True}
         | (_CHAT if case == "chat" else _PAPER)
-        | {"seed": seed, "quiet": quiet}
+        | {"seed": seed, "quiet": quiet, "layout": html is not None}
     )
     report = ask(Question(**options))
     if as_json:

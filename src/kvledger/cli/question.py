@@ -49,6 +49,7 @@ class Question:
     tries: tuple[str, ...]
     findings: str
     mitigations: str | None
+    layout: bool
     series: str | None
     force: bool
     quiet: bool
@@ -73,6 +74,7 @@ DEFAULTS: dict[str, Any] = dict.fromkeys(Question.__slots__) | {
     "seed": 0,
     "session_starts": "rate:0.1",
     "tries": (),
+    "layout": False,
     "findings": "auto",
     "force": False,
     "quiet": False,

@@ -151,6 +151,12 @@ def _options(*groups: Decorator) -> Decorator:
         show_default=True,
         help="What would give memory back, each proved by a replay; auto: proofs up to 100,000 requests.",
     ),
+    click.option(
+        "--layout",
+        is_flag=True,
+        help="Say in --json what lies where in the pool when it is fullest and when most is wasted, which takes a "
+        "second replay; --html does so, too.",
+    ),
     click.option("--series", help="Write every step of the policy to this CSV file (of several: FILE.POLICY.csv)."),
     click.option("--format", "format_", type=click.Choice(["text", "json"]), default="text", show_default=True),
     click.option("--json", "as_json", is_flag=True, help="Short for --format json."),
@@ -171,6 +177,7 @@ def command(**options: Any) -> None:
         if series is not None and Path(series).resolve() == Path(output).resolve():
             raise UsageError(f"--output and --series are the same file `{output}`", hint="give two names")
     check_page(options["html"], output=output, force=options["force"], source=options["trace"])
+    options["layout"] = options["layout"] or options["html"] is not None
     question = Question(**{name: options[name] for name in Question.__slots__})
     report = ask(question)
     if options["as_json"] or options["format_"] == "json":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from kvledger.replay._layout import Columns, Core, State
     from kvledger.replay._prefix import Shared
 
-__all__ = ["find_moments", "replay", "replay_plainly"]
+__all__ = ["Machine", "assemble", "find_moments", "replay", "replay_plainly"]
 
 _STEPS_A_CALL = 2**18
 _STEPS_A_LOOK = 2**8
@@ -84,6 +84,27 @@ def find_moments(
     return gather_moments(latencies, split.firsts) if split else latencies
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """A replay that is laid out; ``advance`` goes on for up to so many steps or stretches and says why it stopped.
+
+    ``tables`` says who holds which block where blocks have numbers; ``split`` how samples became requests.
+    """
+
+    state: State
+    size: PoolSize
+    tables: Shared | Grouped | Forked | None
+    advance: Callable[[int], int]
+    split: Split | None = None
+
+
+def assemble(workload: Workload, policy: Policy, *, pool: Pool, settings: Settings) -> Machine:
+    """Lay out an empty pool before the first step, for whoever wants to stop and look."""
+    split = _split(workload.check(), policy)
+    machine = _assemble(split.workload if split else workload, policy, pool, settings, _Hooks())
+    return replace(machine, split=split)
+
+
 class _Hooks:
     def __init__(
         self,
@@ -124,13 +145,8 @@ def _split(workload: Workload, policy: Policy) -> Split | None:
     return split_samples(workload)
 
 
-def _drive(
-    workload: Workload, policy: Policy, pool: Pool, settings: Settings, hooks: _Hooks
-) -> tuple[State, PoolSize, Shared | Grouped | Forked | None]:
-    """Run the steps, to the end or until it is late enough."""
-    from kvledger.replay import _layout as at
+def _assemble(workload: Workload, policy: Policy, pool: Pool, settings: Settings, hooks: _Hooks) -> Machine:
     from kvledger.replay import _loop, _static  # Numba is imported, and the kernels compiled, at first use only
-    from kvledger.replay._outcome import series_of
 
     size = pool.divide(policy)
     forked = _fork(workload, policy, size, settings)
@@ -153,8 +169,20 @@ def _drive(
         run, arrays = _forks.run_forks, (*state, forked)
     start: Callable[[Core, Columns], None] = _loop.start
     start(state.core, state.trace)
+    return Machine(state=state, size=size, tables=grouped or shared or forked, advance=lambda most: run(*arrays, most))
+
+
+def _drive(
+    workload: Workload, policy: Policy, pool: Pool, settings: Settings, hooks: _Hooks
+) -> tuple[State, PoolSize, Shared | Grouped | Forked | None]:
+    """Run the steps, to the end or until it is late enough."""
+    from kvledger.replay import _layout as at
+    from kvledger.replay._outcome import series_of
+
+    machine = _assemble(workload, policy, pool, settings, hooks)
+    state, size = machine.state, machine.size
     while True:
-        reason = run(*arrays, hooks.steps)
+        reason = machine.advance(hooks.steps)
         if hooks.series and (reason != at.PAUSED):
             hooks.series(series_of(state, size))
             state.core.ints[at.I_ROWS] = 0
@@ -166,7 +194,7 @@ def _drive(
                 hint="restart less often, or raise --max-num-batched-tokens",
             )
         if reason == at.DONE or float(state.core.floats[at.F_NOW]) > hooks.until_seconds:
-            return state, size, grouped or shared or forked
+            return state, size, machine.tables
 
 
 def _share(workload: Workload, policy: Policy, size: PoolSize, settings: Settings) -> Shared | None:

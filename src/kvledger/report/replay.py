@@ -11,6 +11,7 @@ from kvledger.replay.fit import ClockFit
 from kvledger.replay.mitigation import Mitigation
 from kvledger.replay.outcome import Outcome
 from kvledger.replay.settings import Pool, Settings
+from kvledger.replay.snapshot import Snapshot
 from kvledger.replay.what_if import WhatIf
 from kvledger.traces.record import Trace
 
@@ -24,6 +25,7 @@ class ReplayReport:
     ``model`` names the model or says that bytes per token were given; ``max_model_len_origin`` and ``notes`` say what
     was not asked for but assumed. ``mitigations`` holds a table per contiguous policy. ``left_out`` says why policies
     were left out of which not even one unit fits the pool. ``what_ifs`` change one setting of the policy ``tried``.
+    ``layouts`` holds what lies where, where it was asked for.
     ``fit`` says how good a fitted clock is.
     """
 
@@ -42,6 +44,7 @@ class ReplayReport:
     what_ifs: Sequence[WhatIf] = ()
     findings: FindingsReport | None = None
     tried: str = ""
+    layouts: Mapping[str, Sequence[Snapshot]] = field(default_factory=dict)
 
     def outcome(self, policy: str) -> Outcome:
         """Return the outcome of the policy of that name."""

@@ -12,6 +12,7 @@ from kvledger.replay.fit import ClockFit
 from kvledger.replay.mitigation import Mitigation
 from kvledger.replay.outcome import Latency, Outcome
 from kvledger.report.findings_json import findings_json
+from kvledger.report.layout_json import layout_json
 from kvledger.report.replay import ReplayReport
 from kvledger.report.replay_text import answer
 from kvledger.report.what_if import what_if_json
@@ -63,7 +64,10 @@ def replay_json(report: ReplayReport) -> dict[str, Any]:
             "seconds": str(Accuracy.DERIVED if clock.name == "steps" else clock.accuracy),
         },
         "notes": list(report.notes),
-        "policies": [_policy(outcome) for outcome in report.outcomes],
+        "policies": [
+            {**_policy(outcome), "layouts": [layout_json(one) for one in report.layouts.get(outcome.policy, ())]}
+            for outcome in report.outcomes
+        ],
         "mitigations": {
             name: [_mitigation(row, report.outcome(name)) for row in rows] for name, rows in report.mitigations.items()
         },

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from kvledger.ledger import Account
 from kvledger.replay.outcome import is_held_up
 from kvledger.report.html.reading import Run
-from kvledger.report.html.saved import SavedEngine, SavedMeasure, SavedPolicy, SavedReplay
+from kvledger.report.html.saved import SavedEngine, SavedLayout, SavedMeasure, SavedPolicy, SavedReplay
 from kvledger.report.html.timeline import Timeline, timeline_of
 
 __all__ = ["Book", "books_of"]
@@ -35,7 +34,7 @@ class Book:
     waiting: bool
     running: float | None
     timeline: Timeline | None
-    layouts: Sequence[Mapping[str, Any]] = ()
+    layouts: Sequence[SavedLayout] = ()
     policy: SavedPolicy | None = None
     engine: SavedEngine | None = None
 

@@ -24,9 +24,10 @@ from kvledger.report.html.sections.balance import balance_section
 from kvledger.report.html.sections.charts import time_section
 from kvledger.report.html.sections.findings import findings_section
 from kvledger.report.html.sections.mitigations import mitigations_section, what_if_section
+from kvledger.report.html.sections.pool import pool_section
 from kvledger.report.html.sections.provenance import provenance_section
 from kvledger.report.html.sections.requests import requests_section
-from kvledger.report.html.style import account_style
+from kvledger.report.html.style import account_style, hatches
 from kvledger.report.html.words import both, script_phrases
 
 __all__ = ["Language", "render_page"]
@@ -78,6 +79,7 @@ def render_page(runs: Sequence[Run], *, language: Language = Language.ENGLISH) -
     body = element(
         "body",
         element("a", both("skip"), href="#answer", class_="skip"),
+        hatches(),
         _header(sections),
         element("main", *sections),
         element("footer", f"kvledger {kvledger.__version__}"),
@@ -113,6 +115,7 @@ def _sections(runs: Sequence[Run], books: Sequence[Book]) -> list[Markup]:
         balance_section(books, names),
         *(findings_section(number, run.result.findings) for number, run in enumerate(runs)),
         time_section(books),
+        pool_section(books, names),
         requests_section(books, names, seconds),
         *(mitigations_section(number, result) for number, result in replays),
         *(what_if_section(number, result) for number, result in replays),
@@ -134,7 +137,7 @@ def _data(runs: Sequence[Run], books: Sequence[Book]) -> dict[str, Any]:
                 "capacity": book.capacity,
                 "unit": book.unit,
                 "timeline": asdict(book.timeline) if book.timeline else None,
-                "layouts": list(book.layouts),
+                "layouts": msgspec.to_builtins(list(book.layouts)),
             }
             for book in books
         ],

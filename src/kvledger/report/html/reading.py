@@ -12,12 +12,14 @@ import msgspec
 from kvledger.errors import SourceError
 from kvledger.ledger import Account
 from kvledger.report.html.clean import clean_text, clean_value
-from kvledger.report.html.saved import Ratios, SavedMeasure, SavedPoint, SavedReplay
+from kvledger.report.html.saved import Ratios, SavedLayout, SavedMeasure, SavedPoint, SavedReplay
 
 __all__ = ["Run", "read_run", "run_of"]
 
 _MOST_BYTES = 256 * 2**20
 _MOST_BOOKS = 64
+_MOST_PIECES = 4_096
+_MOST_LAYOUTS = 8
 _TOLERANCE = 1e-6
 _SCHEMAS: Mapping[str, type[SavedReplay] | type[SavedMeasure]] = {
     "kvledger/replay": SavedReplay,
@@ -80,6 +82,9 @@ def run_of(value: Mapping[str, Any], *, name: str) -> Run:
 
 def _check(result: SavedReplay | SavedMeasure, name: str) -> None:
     if isinstance(result, SavedReplay):
+        for policy in result.policies:
+            for layout in policy.layouts[:_MOST_LAYOUTS]:
+                _check_layout(layout, policy.capacity_bytes, f"`{name}`, `{policy.policy}`")
         books: list[tuple[str, int, tuple[Ratios, ...], list[SavedPoint]]]
         books = [(p.policy, p.capacity_bytes, (p.mean_ratio, p.saturated_ratio), p.timeline) for p in result.policies]
     else:
@@ -96,6 +101,23 @@ def _check(result: SavedReplay | SavedMeasure, name: str) -> None:
         for ratios in means:
             _check_ratios(ratios, f"`{name}`, `{book}`")
         _check_timeline(timeline, f"`{name}`, `{book}`")
+
+
+def _check_layout(layout: SavedLayout, capacity: int, where: str) -> None:
+    """Refuse a map whose accounts do not sum to the pool, or whose columns are no map of it."""
+    total = sum(layout.accounts_bytes.values())
+    if total != capacity or any(value < 0 for value in layout.accounts_bytes.values()):
+        raise SourceError(f"{where}: the books do not balance, the accounts of a map sum to {total}, not {capacity}")
+    columns: list[list[int]] = []
+    if layout.pieces is not None:
+        p = layout.pieces
+        columns = [p.request, p.start_bytes, p.end_bytes, p.size_bytes, p.used_bytes, p.reserved_bytes]
+    if layout.blocks is not None:
+        b = layout.blocks
+        columns = [b.held_bytes, b.used_bytes, b.cached_bytes, b.shared_blocks]
+    lengths = {len(column) for column in columns}
+    if len(lengths) != 1 or min(lengths) > _MOST_PIECES or any(not 0 <= n <= 2**60 for c in columns for n in c):
+        raise SourceError(f"{where} is damaged: its map has columns of {sorted(lengths)} numbers")
 
 
 def _known(ratios: Mapping[str, float | None]) -> dict[str, float]:

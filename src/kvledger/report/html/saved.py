@@ -5,7 +5,7 @@ Fields that are not named here are ignored; fields that came later have defaults
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from msgspec import Struct
 
@@ -18,6 +18,7 @@ __all__ = [
     "SavedFinding",
     "SavedFindings",
     "SavedLatency",
+    "SavedLayout",
     "SavedMeasure",
     "SavedMitigation",
     "SavedPoint",
@@ -60,6 +61,45 @@ class SavedPoint(Struct, frozen=True, kw_only=True):
     steps: int = 1
 
 
+class SavedPieces(Struct, frozen=True, kw_only=True):
+    """What each request holds, as columns in the order of the map."""
+
+    joined: int
+    request: list[int]
+    start_bytes: list[int]
+    end_bytes: list[int]
+    size_bytes: list[int]
+    used_bytes: list[int]
+    reserved_bytes: list[int]
+
+
+class SavedBlocks(Struct, frozen=True, kw_only=True):
+    """What cells of one block or more hold, as columns in the order of their numbers."""
+
+    blocks_per_cell: int
+    blocks: int
+    held_bytes: list[int]
+    used_bytes: list[int]
+    cached_bytes: list[int]
+    shared_blocks: list[int]
+
+
+class SavedLayout(Struct, frozen=True, kw_only=True):
+    """Where everything lies at one instant."""
+
+    moment: Literal["fullest", "most-waste", "most-holes"]
+    order: Literal["addresses", "segments", "blocks", "counts"]
+    step: int
+    time_seconds: float
+    running: int
+    waiting: int
+    asked_bytes: int
+    unit_bytes: int
+    accounts_bytes: dict[str, int]
+    pieces: SavedPieces | None
+    blocks: SavedBlocks | None
+
+
 class SavedPolicy(Struct, frozen=True, kw_only=True):
     """What one policy did."""
 
@@ -91,7 +131,7 @@ class SavedPolicy(Struct, frozen=True, kw_only=True):
     prefix: dict[str, float] | None = None
     restarts: int = 0
     timeline: list[SavedPoint] = []
-    layouts: list[dict[str, Any]] = []
+    layouts: list[SavedLayout] = []
 
 
 class SavedMitigation(Struct, frozen=True, kw_only=True):

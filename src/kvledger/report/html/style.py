@@ -2,9 +2,31 @@
 
 from __future__ import annotations
 
+from kvledger.ledger import Account
+from kvledger.report.html.markup import Markup, element
 from kvledger.report.palette import PALETTE
 
-__all__ = ["account_style"]
+__all__ = ["account_style", "hatches"]
+
+_STEP = 5
+
+
+def hatches() -> Markup:
+    """Return the patterns of the accounts that are hatched: memory nobody can take, and what nobody can explain."""
+    patterns = [
+        element(
+            "pattern",
+            element("rect", width=_STEP, height=_STEP, class_="s-free"),
+            element("rect", width=2, height=_STEP, fill=f"var(--{account})"),
+            id=f"hatch-{account}",
+            width=_STEP,
+            height=_STEP,
+            patternUnits="userSpaceOnUse",
+            patternTransform=f"rotate({angle})",
+        )
+        for account, angle in ((Account.EXTERNAL, 45), (Account.UNATTRIBUTED, -45))
+    ]
+    return element("svg", element("defs", *patterns), class_="hatches", aria_hidden="true")
 
 
 def account_style() -> str:

@@ -13,12 +13,16 @@ __all__ = ["Cell", "Column", "cell", "table"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """A heading; ``accuracy`` and ``formula`` say how its numbers are known (a phrase each)."""
+    """A heading; ``accuracy`` and ``formula`` say how its numbers are known (a phrase each).
+
+    ``text`` stands to the left; ``prose`` is text that may wrap.
+    """
 
     title: Markup
     accuracy: str = ""
     formula: str = ""
     text: bool = False
+    prose: bool = False
     swatch: str = ""
 
 
@@ -60,11 +64,15 @@ def table(identifier: str, caption: Markup, columns: Sequence[Column], rows: Seq
 
 def _heading(column: Column) -> Markup:
     swatch = element("i", class_=f"swatch s-{column.swatch}") if column.swatch else None
-    return element("th", swatch, column.title, scope="col", class_="text" if column.text else None)
+    return element("th", swatch, column.title, scope="col", class_="text" if column.text or column.prose else None)
 
 
 def _data(column: Column, item: Cell) -> Markup:
-    kind = " ".join(name for name, on in (("text", column.text), ("quiet", item.quiet)) if on)
+    kind = " ".join(
+        name
+        for name, on in (("text", column.text or column.prose), ("prose", column.prose), ("quiet", item.quiet))
+        if on
+    )
     return element("td", item.content, class_=kind or None, data_raw=item.raw)
 
 

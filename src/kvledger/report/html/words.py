@@ -29,8 +29,9 @@ def told(text: str) -> Markup:
 
 
 def prose(text: str) -> Markup:
-    """Return a sentence with what stands in backticks as code."""
-    return Markup(_CODE.sub(r"<code>\1</code>", html.escape(text, quote=False)))
+    """Return a sentence with what stands in backticks as code; a number and its percent sign stay together."""
+    whole = text.replace(" %", "\u202f%")
+    return Markup(_CODE.sub(r"<code>\1</code>", html.escape(whole, quote=False)))
 
 
 def code(text: str) -> Markup:

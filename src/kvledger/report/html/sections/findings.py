@@ -44,11 +44,11 @@ def _finding(identifier: str, finding: SavedFinding) -> Markup:
 
 def _remedies(identifier: str, finding: SavedFinding) -> Markup:
     columns = [
-        Column(title=both("findings.setting"), text=True),
+        Column(title=both("findings.setting"), prose=True),
         Column(title=both("findings.gives")),
         Column(title=both("findings.kind"), text=True),
-        Column(title=both("findings.proof"), text=True),
-        Column(title=both("findings.worse"), text=True),
+        Column(title=both("findings.proof"), prose=True),
+        Column(title=both("findings.worse"), prose=True),
     ]
     rows: list[Sequence[Cell]] = [
         [

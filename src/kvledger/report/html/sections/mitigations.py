@@ -38,7 +38,7 @@ def _table(identifier: str, before: SavedPolicy, rows: Sequence[SavedMitigation]
         Column(title=both("mitigations.change"), text=True),
         *(Column(title=account_name(a), accuracy="derived", formula="formula.effect", swatch=str(a)) for a in _SHOWN),
         Column(title=both("balance.running"), accuracy="derived", formula="formula.running"),
-        Column(title=both("mitigations.price"), text=True),
+        Column(title=both("mitigations.price"), prose=True),
     ]
     held_up = is_held_up(saturated_seconds=before.saturated_seconds, busy_seconds=before.busy_seconds)
     ratio = before.saturated_ratio if held_up else before.mean_ratio
@@ -84,7 +84,7 @@ def what_if_section(run: int, result: SavedReplay) -> Markup:
         Column(title=both("balance.running"), accuracy="derived", formula="formula.running"),
         Column(title=both("whatif.capacity"), accuracy="derived", formula="formula.pool"),
         Column(title=both("requests.end"), accuracy="modelled", formula="formula.seconds"),
-        Column(title=both("mitigations.price"), text=True),
+        Column(title=both("mitigations.price"), prose=True),
     ]
     rows = [_what_if(change) for change in changes if isinstance(change, dict)]
     identifier = f"whatif-{run}"
