@@ -23,6 +23,7 @@ _COMMANDS = {
     "check": "exit code 1 when a running server breaks a limit, for CI and alerts",
     "demo": "the main job with nothing but the package: one case under every memory policy",
     "export": "the ledgers of running servers for Prometheus, with dashboards, alerts and rules",
+    "doctor": "what is installed, whether the kernels compile, and what to do about what is wrong",
     "explain": "what a finding means, what to change, and what gets worse",
     "measure": "the ledger of a running server, exact from its public counters",
     "replay": "what each way of managing the memory would have done with your traffic",

@@ -24,6 +24,7 @@ __all__ = ["SCHEMAS", "Field", "make_schema", "read_fields"]
 SCHEMAS: dict[str, tuple[str, ...]] = {
     "cache": ("cache",),
     "check": ("check",),
+    "doctor": ("doctor",),
     "error": ("error",),
     "explain": ("explain",),
     "inside": ("inside",),
