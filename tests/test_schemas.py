@@ -13,7 +13,10 @@ from .cli.calling import call
 from .cli.serving import serving
 from .engines.sglang.test_metrics import FRONT, FULL
 from .measure.recorded import DATA, rows, without_a_ledger
+from .measure.test_pool_meter import TGI
+from .sources.engine_server import serving_paths
 from .sources.servers import answering, reply
+from .sources.test_endpoints import llamacpp
 from .test_docs import leaves
 
 jsonschema = pytest.importorskip("jsonschema", reason="needs the package `jsonschema`")
@@ -84,21 +87,30 @@ def measured(capsys, folder):
     yield call(capsys, "measure", folder / "old.txt", "-q", "--json").json()
     with serving("plain", failing=(2,)) as url:
         yield call(capsys, "measure", url, "--for", "0.3s", "--every", "0.1s", "-q", "--json").json()
+    yield from measured_pools(capsys, folder)
+
+
+def measured_pools(capsys, folder):
+    with answering(reply(FRONT + FULL)) as url:
+        yield call(capsys, "measure", url, "--for", "0.2s", "--every", "0.1s", "-q", "--json").json()
+    two = FULL.replace('tp_rank="0"', 'tp_rank="1"')
+    states = FULL.replace("kv_used", "mamba_used").replace("kv_available", "mamba_available")
+    for name, text in (("two", FULL + two), ("states", states + FULL), ("size", FULL.replace("max_total", "x"))):
+        (folder / f"{name}.prom").write_text(text)
+        yield call(capsys, "measure", folder / f"{name}.prom", "--bytes-per-token", "9", "-q", "--json").json()
+    with serving_paths(llamacpp()) as (url, _):
+        yield call(capsys, "measure", url, "--model", "llama-3-8b", "-q", "--json").json()
+        yield call(capsys, "measure", url, "--no-kv-unified", "-q", "--json").json()
+    props = json.dumps(json.loads(llamacpp()["/props"]) | {"is_sleeping": True, "build_info": "b11434-x"})
+    with serving_paths(llamacpp(**{"/props": props})) as (url, _):
+        yield call(capsys, "measure", url, "-q", "--json").json()
+    (folder / "tgi.prom").write_text(TGI)
+    yield call(capsys, "measure", folder / "tgi.prom", "-q", "--json").json()
 
 
 def test_measurements_are_valid_and_print_every_field(capsys, folder):
     found = [check(one) for one in measured(capsys, folder)]
     assert printed(found) == described("measure")
-
-
-def test_snapshots_are_valid_and_print_every_field(capsys, tmp_path):
-    with answering(reply(FRONT + FULL)) as url:
-        found = [check(call(capsys, "measure", url, "--json").json())]
-    (tmp_path / "old.txt").write_text(FULL.replace("max_total_num_tokens", "x").replace("kv_cache_memory", "y"))
-    found.append(check(call(capsys, "measure", tmp_path / "old.txt", "--json").json()))
-    (tmp_path / "tokens.txt").write_text(FULL.replace("kv_cache_memory_usage_gb", "y"))
-    found.append(check(call(capsys, "measure", tmp_path / "tokens.txt", "--json").json()))
-    assert printed(found) == described("measure-snapshot")
 
 
 def test_checks_and_watched_lines_are_valid(capsys, folder):
@@ -107,6 +119,13 @@ def test_checks_and_watched_lines_are_valid(capsys, folder):
     lines = call(capsys, "watch", folder, "--json").out.splitlines()
     assert len(lines) == 10
     assert {check(json.loads(line))["schema"] for line in lines} == {"kvledger/watch"}
+
+
+def test_checks_and_watched_lines_of_other_engines_are_valid(capsys):
+    with serving_paths(llamacpp()) as (url, _):
+        assert check(call(capsys, "check", url, "--max-held", "10%", "--json").json())["limits"][0]["pool"] is None
+        lines = call(capsys, "watch", url, "--for", "0.1s", "--every", "50ms", "--json").out.splitlines()
+    assert {check(json.loads(line))["schema"] for line in lines} == {"kvledger/watch-pool"}
 
 
 def test_errors_are_valid(capsys, tmp_path):

@@ -198,10 +198,10 @@ def test_another_engine_is_drawn_from_its_own_counts():
 
     with answering(reply(text)) as url:
         found, shown = as_object(url), ok(url)
-    assert found["schema"] == "kvledger/measure-snapshot"
-    (pool,) = found["pools"]
-    assert pool["ledger"]["accounts_tokens"]["cached"] == 300
-    assert "sglang: 2 running" in shown
+    assert found["schema"] == "kvledger/measure"
+    ((pool,),) = (source["pools"] for source in found["sources"])
+    assert pool["last"]["ledger"]["accounts_tokens"]["cached"] == 300
+    assert "SGLang: 2 running" in shown
 
 
 def test_a_result_is_written_to_a_file_once(tmp_path):

@@ -141,7 +141,7 @@ def test_ranks_of_one_index_are_told_apart_by_their_labels():
     with answering(reply(SGLANG.replace("TP", "0") + SGLANG.replace("TP", "1"))) as url:
         text = scrape(collector_of(follower(url)))
     engines = {s.labels["engine"] for s in samples(text) if s.name == "kvledger_ledger_drawn"}
-    assert engines == {"0/model_name=m,tp_rank=0", "0/model_name=m,tp_rank=1"}
+    assert engines == {"0/tp 0", "0/tp 1"}
 
 
 def test_a_restart_of_a_server_is_counted():

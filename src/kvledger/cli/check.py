@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -14,9 +15,22 @@ from kvledger.errors import SourceError, UsageError
 
 if TYPE_CHECKING:
     from kvledger.measure.limits import Limit, LimitName
+    from kvledger.measure.pool_meter import PoolKey
     from kvledger.report.measure import MeasureReport
 
 __all__ = ["command"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Found:
+    """One limit, and whose it is."""
+
+    source: str
+    engine: int
+    limit: Limit
+    pool: str = ""
+    """Of an engine other than vLLM, where it has several pools or ranks."""
+
 
 _EPILOG = """\b
 Exit codes: 0 no limit is broken; 1 a limit is broken; 2 could not run, or judged no limit;
@@ -64,6 +78,7 @@ def command(**options: Any) -> int:
     """Check a running server against limits, for CI and alerts."""
     from kvledger.cli.measuring import Session
     from kvledger.measure.limits import Outcome, check_limits
+    from kvledger.measure.pool_limits import check_pool_limits
 
     bounds = _read_bounds(options)
     session = Session(options["sources"], options, pace=read_pace(options["for_"], options["every"]))
@@ -72,21 +87,32 @@ def command(**options: Any) -> int:
             hint(told)
     report = session.report()
     found = [
-        (source.name, engine.engine_index, limit)
+        _Found(source=source.name, engine=engine.engine_index, limit=limit)
         for source in report.sources
         for engine in source.engines
         for limit in check_limits(engine, bounds, failing=source.failing)
+    ]
+    found += [
+        _Found(source=source.name, engine=pool.key.index, limit=limit, pool=_name(pool.key))
+        for source in report.sources
+        for pool in source.pools
+        for limit in check_pool_limits(pool, bounds, failing=source.failing)
     ]
     bad = {Outcome.BROKEN, Outcome.OPEN, Outcome.UNKNOWN} if options["strict"] else {Outcome.BROKEN}
     if options["as_json"]:
         click.echo(json.dumps(_as_object(found, report), indent=2, allow_nan=False))
     else:
-        for name, engine, limit in found:
-            click.echo(_line(name, engine, limit, several=len(report.engines) > 1))
-    if any(limit.outcome in bad for _, _, limit in found):
+        for one in found:
+            click.echo(_line(one, several=report.has_several or len(report.pools) > 1))
+    if any(one.limit.outcome in bad for one in found):
         return 1
-    _refuse_unjudged([limit for _, _, limit in found])
+    _refuse_unjudged([one.limit for one in found])
     return 0
+
+
+def _name(key: PoolKey) -> str:
+    """Name a pool of its engine; empty for the only one."""
+    return ", ".join([*([key.rank] if key.rank else []), *([f"pool {key.pool}"] if key.pool != "kv" else [])])
 
 
 def _refuse_unjudged(limits: list[Limit]) -> None:
@@ -115,8 +141,9 @@ def _read_bounds(options: dict[str, Any]) -> dict[LimitName, float]:
     return bounds
 
 
-def _line(source: str, engine: int, limit: Limit, *, several: bool) -> str:
-    where = f"{source}, engine {engine}: " if several else ""
+def _line(found: _Found, *, several: bool) -> str:
+    limit, pool = found.limit, f", {found.pool}" if found.pool else ""
+    where = f"{found.source}, engine {found.engine}{pool}: " if several else ""
     return f"{limit.outcome:8} {where}{limit.name.meaning}: {_value(limit)} (limit {_show(limit, limit.bound)})"
 
 
@@ -132,22 +159,23 @@ def _show(limit: Limit, value: float) -> str:
     return f"{value:,.0f}" if counted else f"{100 * value:.1f} %"
 
 
-def _as_object(found: list[tuple[str, int, Limit]], report: MeasureReport) -> dict[str, Any]:
+def _as_object(found: list[_Found], report: MeasureReport) -> dict[str, Any]:
     return {
         "schema": "kvledger/check",
         "schema_version": 1,
         "limits": [
             {
-                "source": name,
-                "engine": engine,
-                "limit": limit.name.value,
-                "bound": limit.bound,
-                "low": limit.low,
-                "high": limit.high,
-                "outcome": limit.outcome.value,
-                "reason": limit.reason or None,
+                "source": one.source,
+                "engine": one.engine,
+                "pool": one.pool or None,
+                "limit": one.limit.name.value,
+                "bound": one.limit.bound,
+                "low": one.limit.low,
+                "high": one.limit.high,
+                "outcome": one.limit.outcome.value,
+                "reason": one.limit.reason or None,
             }
-            for name, engine, limit in found
+            for one in found
         ],
         "notes": list(report.notes),
     }

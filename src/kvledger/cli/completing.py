@@ -79,9 +79,8 @@ class Completer:
             return price_by_token(shape, facts.bytes_per_token)
         if facts.kv_memory is not None:
             return price_by_bytes(shape, facts.kv_memory, source="--kv-memory", accuracy=Accuracy.DERIVED)
-        if facts.model is not None and engine.model is not None:
-            self._compare_names(engine.model, facts.model)
-        model = facts.model or self._find_served(engine.model)
+        self.compare_names(engine.model)
+        model = facts.model or self.find_served(engine.model)
         if model is not None:
             dtype = facts.kv_dtype or _served_dtype(engine)
             price = price_by_model if keeps_every_token(model) else price_by_plan
@@ -93,18 +92,20 @@ class Completer:
             self._note("what a token costs is not known: give --model, --bytes-per-token or --kv-memory")
         return shape
 
-    def _compare_names(self, served: str, model: ModelSpec) -> None:
+    def compare_names(self, served: str | None) -> None:
         """Note once for each served name that another model is served than the one given."""
-        if served in self._compared or len(self._compared) >= _MOST_NAMES:
+        model = self._facts.model
+        if model is None or served is None or served in self._compared or len(self._compared) >= _MOST_NAMES:
             return
         self._compared.add(served)
-        why = explain_difference(served, model, self._find_served(served), families=catalogue())
+        why = explain_difference(served, model, self.find_served(served), families=catalogue())
         if why is not None:
             text = f"the server serves `{shown_name(served)[:80]}`, but --model is {model.name}: {why}"
             self._note(text)
             self._hints.append(text)
 
-    def _find_served(self, name: str | None) -> ModelSpec | None:
+    def find_served(self, name: str | None) -> ModelSpec | None:
+        """Return the model of the catalogue that is served under a name."""
         if name is None:
             return None
         if name not in self._served:

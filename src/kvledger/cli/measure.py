@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -27,15 +26,16 @@ _EPILOG = """\b
 Exit codes: 0 ran; 2 could not run; 130 interrupted."""
 
 _HELP = """\
-Draw up the ledger of a running vLLM server, exact from its public counters.
+Draw up the ledger of a running server: vLLM exactly, other engines as far as they tell.
 
 SOURCE is a URL (several at once), unix:/run/vllm.sock, prometheus:http://host:9090, a saved /metrics text, a folder
-of them, a recording, an engine's log, or `-`. Of other engines than vLLM one instant is read.
+of them, a recording, an engine's log, or `-`. Which engine it is, is found out.
 
 \b
 Examples:
   kvledger measure http://localhost:8000
   kvledger measure http://a:8000 http://b:8000 --for 10m --record monday.kvr
+  kvledger measure http://localhost:8080 --log llama-server.log --model model.gguf
   kvledger measure prometheus:http://localhost:9090 --selector '{job="vllm"}' --since 6h
 """
 
@@ -55,7 +55,7 @@ Examples:
 @click.option("-q", "--quiet", is_flag=True, help="No progress and no hints.")
 @click.option("--no-color", is_flag=True)
 def command(**options: Any) -> None:
-    """Draw up the ledger of a running vLLM server, exact from its public counters."""
+    """Draw up the ledger of a running server."""
     from pathlib import Path
 
     from kvledger.cli.measuring import Session
@@ -67,10 +67,10 @@ def command(**options: Any) -> None:
     as_json = options["as_json"] or options["format_"] == "json"
     color = wants_color(no_color=options["no_color"]) and options["output"] is None
     page = None
-    if session.feed.other is not None:
+    if session.feed.log is not None:
         if options["html"] is not None:
-            raise UsageError("--html needs samples of a vLLM server", hint="leave it out for a log or another engine")
-        text = _read_other(session.feed.other, as_json=as_json, color=color)
+            raise UsageError("--html needs samples of a server", hint="leave it out for a log")
+        text = _read_log(session.feed.log, as_json=as_json, color=color)
     else:
         _take_samples(session, options["record"], quiet=options["quiet"])
         if not options["quiet"]:
@@ -93,43 +93,25 @@ def _write(report: MeasureReport, *, as_json: bool, color: bool) -> str:
     return _render(lambda: measure_json(report), lambda: measure_text(report), as_json=as_json, color=color)
 
 
-def _read_other(content: bytes, *, as_json: bool, color: bool) -> str:
-    """Read the log of any engine, or one instant of an engine that tells its pool itself."""
+def _read_log(content: bytes, *, as_json: bool, color: bool) -> str:
+    """Read the log of any engine."""
+    from kvledger.engines.readers import read_log
     from kvledger.engines.recognise import TextKind, recognise
     from kvledger.measure.log_check import check_log
-    from kvledger.measure.snapshots import draw_snapshots
 
     text = content.decode("utf-8", errors="replace")
     found = recognise(text)
-    if found is None or found.engine is None or found.kind is TextKind.PROPS:
+    if found is None or found.engine is None or found.kind is not TextKind.LOG:
         raise SourceError(
             "the source is neither metrics nor the log of an engine that is known",
             hint="give a running server, a saved /metrics text, a recording, or an engine's log",
         )
-    room = f"kvledger.engines.{found.engine.value.replace('-', '_')}"
-    if found.kind is TextKind.LOG:
-        checks = check_log(importlib.import_module(f"{room}.log").read_log(text))
-        if not checks:
-            raise SourceError(f"the log of {found.engine} says nothing about its KV pool")
-        from kvledger.report.measure_log import log_json, log_text
+    checks = check_log(read_log(text, found.engine))
+    if not checks:
+        raise SourceError(f"the log of {found.engine} says nothing about its KV pool")
+    from kvledger.report.measure_log import log_json, log_text
 
-        return _render(lambda: log_json(checks), lambda: log_text(checks), as_json=as_json, color=color)
-    reader = importlib.import_module(f"{room}.metrics")
-    if found.kind is TextKind.SLOTS:
-        snapshots = (reader.read_slots(text),)
-    elif found.kind is TextKind.ITERATIONS:
-        snapshots = reader.read_iterations(text)[-1:]
-    else:
-        snapshots = reader.read_metrics(text)
-    sheets = draw_snapshots(snapshots)
-    if not sheets:
-        raise SourceError(
-            f"{found.engine} says nothing about its KV pool here",
-            hint="llama.cpp tells its slots at /slots, SGLang needs --enable-metrics",
-        )
-    from kvledger.report.measure_snapshots import snapshots_json, snapshots_text
-
-    return _render(lambda: snapshots_json(sheets), lambda: snapshots_text(sheets), as_json=as_json, color=color)
+    return _render(lambda: log_json(checks), lambda: log_text(checks), as_json=as_json, color=color)
 
 
 def _render(

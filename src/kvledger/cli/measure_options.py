@@ -53,6 +53,12 @@ def source_options(function: Function) -> Function:
                 default="unknown",
                 help="`ahead` for asynchronous scheduling, `in-step` for none (default: found out).",
             ),
+            click.option("--log", help="Start-up log of the server, for what it does not export."),
+            click.option(
+                "--kv-unified/--no-kv-unified",
+                default=None,
+                help="Of llama.cpp: slots share all cells, or own a strip each (default: found out).",
+            ),
         )
     ):
         function = option(function)

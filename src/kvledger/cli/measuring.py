@@ -5,16 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from kvledger.cli.completing import Completer, read_facts
+from kvledger.cli.completing import Completer, PoolFacts, read_facts
 from kvledger.cli.measure_options import parse_duration
 from kvledger.errors import SourceError, UsageError
+from kvledger.measure.background import Background
 from kvledger.measure.balance import Scheduling
 from kvledger.measure.meter import WINDOW_SAMPLES, Meter, Reading
+from kvledger.measure.pool_meter import PoolMeter, PoolMoment
+from kvledger.measure.pool_summary import summarise_pool
 from kvledger.measure.recording import RecordedSample
+from kvledger.measure.slots import Layout
 from kvledger.measure.summary import summarise
 from kvledger.report.measure import MeasureReport, SourceReport
 from kvledger.sources.http import Access, read_token
 from kvledger.sources.servers import Feed, Pace, Window, is_server, open_feed
+from kvledger.sources.startup_log import read_startup
 from kvledger.units import parse_bytes
 
 __all__ = ["Session", "read_access"]
@@ -27,11 +32,12 @@ class Session:
         self._specs = specs
         self._access = read_access(options)
         self._pace = pace
-        self._complete = Completer(
-            read_facts(options), access=self._access, server=specs[0] if self._can_tell_length() else None
-        )
+        facts = read_facts(options)
+        self._complete = Completer(facts, access=self._access, server=specs[0] if self._can_tell_length() else None)
         self._scheduling = Scheduling(options["scheduling"])
         self._meters: dict[int, Meter] = {}
+        self._pool_meters: dict[int, PoolMeter] = {}
+        self._background = _read_background(options, facts, self._complete)
         self._samples: dict[int, int] = {}
         self._missed: dict[int, int] = {}
         self._errors: dict[int, str] = {}
@@ -39,17 +45,22 @@ class Session:
         self._notes: list[str] = []
         self.feed = self._open(options)
 
-    def readings(self, *, on_sample: Callable[[RecordedSample], None] | None = None) -> Iterator[tuple[int, Reading]]:
-        """Yield (source, reading) of every engine of every sample as it comes."""
+    def readings(
+        self, *, on_sample: Callable[[RecordedSample], None] | None = None
+    ) -> Iterator[tuple[int, Reading | PoolMoment]]:
+        """Yield (source, reading) of every engine, or every pool, of every sample as it comes."""
         for sample in self.feed.samples:
             if on_sample is not None:
                 on_sample(sample)
             self._samples[sample.source] = self._samples.get(sample.source, 0) + 1
-            if sample.scrape is None:
+            if sample.has_failed:
                 self._missed[sample.source] = self._missed.get(sample.source, 0) + 1
                 self._errors[sample.source] = self._failing[sample.source] = sample.error
                 continue
             self._failing.pop(sample.source, None)
+            if sample.scrape is None:
+                yield from ((sample.source, moment) for moment in self._take_pools(sample))
+                continue
             meter = self._meters.get(sample.source)
             if meter is None:
                 meter = Meter(complete=self._complete, scheduling=self._scheduling)
@@ -63,32 +74,47 @@ class Session:
         Raises:
             SourceError: No sample could be read.
         """
-        if self.feed.other is not None:
+        if self.feed.log is not None:
             raise SourceError(
-                "the source is a log, or an engine other than vLLM: it gives no window of samples",
+                "the source is a log: it gives no window of samples",
                 hint="`kvledger measure` reads it as far as it goes",
             )
-        if not self._meters:
+        if not self._meters and not self._pool_meters:
             reason = next(iter(self._errors.values()), "the source holds no sample")
             raise SourceError(f"nothing was measured: {reason}", hint="give a running server or a saved /metrics text")
         if max(self._samples.values()) > WINDOW_SAMPLES:
             self._notes.append(f"means and peaks are of the last {WINDOW_SAMPLES:,} samples of each engine")
-        sources = []
-        for number, meter in sorted(self._meters.items()):
-            engines = tuple(
-                summarise(readings, meter.spans(index)) for index, readings in meter.settle().items() if readings
-            )
-            sources.append(
-                SourceReport(
-                    name=self.feed.names[number] if number < len(self.feed.names) else f"source {number + 1}",
-                    engines=engines,
-                    samples=self._samples[number],
-                    missed=self._missed.get(number, 0),
-                    last_error=self._errors.get(number, ""),
-                    failing=self._failing.get(number, ""),
-                )
-            )
-        return MeasureReport(sources=tuple(sources), notes=(*self._notes, *self._complete.notes))
+        sources = tuple(self._source(number) for number in sorted({*self._meters, *self._pool_meters}))
+        notes = (*self._notes, *self._complete.notes, *self._background.notes)
+        return MeasureReport(sources=sources, notes=tuple(dict.fromkeys(notes)))
+
+    def _source(self, number: int) -> SourceReport:
+        meter, pools = self._meters.get(number), self._pool_meters.get(number)
+        settled = {} if meter is None else meter.settle()
+        return SourceReport(
+            name=self.feed.names[number] if number < len(self.feed.names) else f"source {number + 1}",
+            engines=tuple(
+                summarise(readings, meter.spans(index))
+                for index, readings in settled.items()
+                if readings and meter is not None
+            ),
+            pools=()
+            if pools is None
+            else tuple(summarise_pool(moments, pools.spans(key)) for key, moments in pools.settle().items()),
+            samples=self._samples[number],
+            missed=self._missed.get(number, 0),
+            last_error=self._errors.get(number, ""),
+            failing=self._failing.get(number, ""),
+        )
+
+    def _take_pools(self, sample: RecordedSample) -> tuple[PoolMoment, ...]:
+        meter = self._pool_meters.get(sample.source)
+        if meter is None:
+            meter = self._pool_meters[sample.source] = PoolMeter(complete=self._background.complete)
+        for snapshot in sample.snapshots:
+            self._complete.compare_names(snapshot.model)
+        snapshots = [self._background.expand(snapshot) for snapshot in sample.snapshots]
+        return meter.take(snapshots, seconds=sample.seconds)
 
     def take_hints(self) -> list[str]:
         """Return what came up since the last call and should be said at once."""
@@ -106,6 +132,20 @@ class Session:
             selector=options["selector"],
         )
         return open_feed(self._specs, access=self._access, pace=self._pace, window=window)
+
+
+def _read_background(options: dict[str, Any], facts: PoolFacts, complete: Completer) -> Background:
+    """Read what the options say about pools of engines other than vLLM."""
+    unified = options["kv_unified"]
+    return Background(
+        layout=Layout.UNKNOWN if unified is None else Layout.SHARED if unified else Layout.STRIPS,
+        bytes_per_token=facts.bytes_per_token,
+        kv_memory=facts.kv_memory,
+        model=facts.model,
+        kv_dtype=facts.kv_dtype,
+        find_served=complete.find_served,
+        startup=None if options["log"] is None else read_startup(options["log"]),
+    )
 
 
 def read_access(options: dict[str, Any]) -> Access:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["command"]
 
 _HEAD = {"schema": "kvledger/watch", "schema_version": 1}
+_POOL_HEAD = {"schema": "kvledger/watch-pool", "schema_version": 1}
 
 _EPILOG = """\b
 Keys: q quit, p pause, t tokens or bytes.
@@ -57,7 +58,7 @@ def command(**options: Any) -> None:
         raise UsageError(f"--every is {every:g} s, but must be 0.05 s to one day")
     for_seconds = None if options["for_"] is None else parse_duration(options["for_"])
     session = Session(options["sources"], options, pace=Pace(every_seconds=every, for_seconds=for_seconds))
-    if session.feed.other is not None:
+    if session.feed.log is not None:
         session.report()
     with ExitStack() as stack:
         recorder = None
@@ -73,13 +74,16 @@ def command(**options: Any) -> None:
 
 
 def _print(session: Session, recorder: Any, *, as_json: bool) -> None:
+    from kvledger.live.pool_view import moment_line
     from kvledger.live.view import line_of
+    from kvledger.measure.pool_meter import PoolMoment
     from kvledger.report.measure_json import reading_json
+    from kvledger.report.measure_pools import moment_json
 
     def take(sample: RecordedSample) -> None:
         if recorder is not None:
             recorder.write(sample)
-        if sample.scrape is None:
+        if sample.has_failed:
             click.echo(f"hint: a sample failed: {sample.error}", err=True)
 
     for number, reading in session.readings(on_sample=take):
@@ -87,9 +91,12 @@ def _print(session: Session, recorder: Any, *, as_json: bool) -> None:
         for told in session.take_hints():
             hint(told)
         if as_json:
-            click.echo(json.dumps({**_HEAD, "source": name, **reading_json(reading)}, allow_nan=False))
+            is_pool = isinstance(reading, PoolMoment)
+            found = moment_json(reading) if isinstance(reading, PoolMoment) else reading_json(reading)
+            head = {**(_POOL_HEAD if is_pool else _HEAD), "source": name}
+            click.echo(json.dumps({**head, **found}, allow_nan=False))
         else:
-            click.echo(line_of(name, reading))
+            click.echo(moment_line(name, reading) if isinstance(reading, PoolMoment) else line_of(name, reading))
         sys.stdout.flush()
 
 
@@ -108,7 +115,7 @@ def _draw(session: Session, options: dict[str, Any], recorder: Any) -> None:
     def take(sample: RecordedSample) -> None:
         if recorder is not None:
             recorder.write(sample)
-        if sample.scrape is None:
+        if sample.has_failed:
             model.fail(sample.error)
 
     try:

@@ -225,6 +225,8 @@ class PoolReading:
     cached: Quantity | None = None
     """Reusable and referenced by nobody."""
     free: Quantity | None = None
+    occupied: Quantity | None = None
+    """Used and cached together, where the engine does not tell them apart."""
     usage_ratio: Quantity | None = None
     """What the engine calls usage: used / capacity with its rounding."""
     block_tokens: Quantity | None = None
@@ -277,6 +279,8 @@ class SlotReading:
     """One slot of a server with a fixed number of slots (llama.cpp)."""
 
     slot_id: int
+    task_id: int | None = None
+    """The request the slot works on, or worked on last; ids grow with time."""
     capacity_tokens: Quantity | None = None
     """``n_ctx`` of the slot: its strip, or all cells when slots share them."""
     tokens: Quantity | None = None
@@ -284,9 +288,13 @@ class SlotReading:
     is_processing: bool = False
     prompt_tokens: Quantity | None = None
     """Tokens of the current request's prompt that were computed or reused so far."""
+    reused_tokens: Quantity | None = None
+    """Of these, the ones that were in the cache."""
     decoded_tokens: Quantity | None = None
     remaining_tokens: Quantity | None = None
     """Tokens the request may still produce; None when it is not bounded."""
+    declared_tokens: Quantity | None = None
+    """Tokens the request may produce in all, as it declared; None when it declared none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -312,6 +320,9 @@ class EngineSnapshot:
     """The labels that tell this engine or rank from the others of the same text."""
     seconds: float | None = None
     """The source's own clock, where it has one."""
+    start_seconds: float | None = None
+    """When the process started, by its own clock."""
+    version: str | None = None
     pools: tuple[PoolReading, ...] = ()
     slots: tuple[SlotReading, ...] = ()
     running: Quantity | None = None

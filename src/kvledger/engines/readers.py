@@ -90,6 +90,8 @@ def _snapshot_reader(found: Recognition) -> SnapshotReader | None:
             from kvledger.engines.lmdeploy.metrics import read_metrics as reader
         case TextKind.ITERATIONS, _:
             from kvledger.engines.tensorrt_llm.metrics import read_iterations as reader
+        case TextKind.LOADS, _:
+            from kvledger.engines.sglang.loads import read_loads as reader
         case TextKind.SLOTS, _:
             from kvledger.engines.llamacpp.metrics import read_slots
 

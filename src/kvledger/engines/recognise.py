@@ -28,6 +28,10 @@ class TextKind(StrEnum):
     """llama.cpp ``/props``."""
     ITERATIONS = "iterations"
     """TensorRT-LLM iteration statistics."""
+    LOADS = "loads"
+    """SGLang ``/v1/loads``."""
+    RUNNING = "running"
+    """Ollama ``/api/ps``."""
     PROMETHEUS_ANSWER = "prometheus-answer"
     """JSON of the Prometheus HTTP API."""
 
@@ -174,6 +178,24 @@ def _recognise_json(head: str, *, whole: bool) -> Recognition | None:
         build = first.get("build_info") if isinstance(first, dict) else None
         version = build.partition("-")[0][:40] if isinstance(build, str) else None
         return Recognition(kind=TextKind.PROPS, engine=Engine.LLAMACPP, version=version, evidence=("total_slots",))
+    if isinstance(value, dict):
+        found = _recognise_lists(value)
+        if found is not None:
+            return found
     if {"status", "data"} <= names or "resultType" in names:
         return Recognition(kind=TextKind.PROMETHEUS_ANSWER, engine=None, evidence=("resultType",))
     return None
+
+
+def _recognise_lists(value: dict[str, object]) -> Recognition | None:
+    """Look at objects that are known by what their list holds."""
+    loads, models = value.get("loads"), value.get("models")
+    if isinstance(loads, list) and loads and isinstance(loads[0], dict) and "num_used_tokens" in loads[0]:
+        version = value.get("version")
+        told = version[:40] if isinstance(version, str) else None
+        return Recognition(kind=TextKind.LOADS, engine=Engine.SGLANG, version=told, evidence=("num_used_tokens",))
+    if not isinstance(models, list) or set(value) != {"models"}:
+        return None
+    if models and not (isinstance(models[0], dict) and {"size_vram", "digest"} & set(models[0])):
+        return None
+    return Recognition(kind=TextKind.RUNNING, engine=Engine.OLLAMA, evidence=("models",))

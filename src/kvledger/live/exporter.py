@@ -10,16 +10,13 @@ from concurrent.futures import ThreadPoolExecutor
 from prometheus_client.core import Metric as Family
 from prometheus_client.registry import Collector
 
-from kvledger.engines.facts import Engine
-from kvledger.engines.readers import read_snapshots
-from kvledger.engines.recognise import recognise
-from kvledger.engines.vllm.metrics import read_vllm_metrics
-from kvledger.errors import Error, SourceError
+from kvledger.errors import Error
 from kvledger.measure.meter import Meter
-from kvledger.report.prometheus.instant import PoolInstant, SourceInstant, pool_of_reading, pools_of_snapshots
+from kvledger.measure.pool_meter import PoolMeter
+from kvledger.report.prometheus.instant import PoolInstant, SourceInstant, pool_of_moment, pool_of_reading
 from kvledger.report.prometheus.table import METRICS, Metric, PoolMetric, SourceMetric, build_info
-from kvledger.sources.http import Access, Address, fetch
-from kvledger.sources.servers import decode_scrape
+from kvledger.sources.endpoints import Answer, Endpoint
+from kvledger.sources.http import Access, Address
 
 __all__ = ["Follower", "LedgerCollector", "families_of"]
 
@@ -36,12 +33,13 @@ class Follower:
         access: Access,
         *,
         meter: Meter,
+        pools: PoolMeter | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.name = name
-        self._address = address
-        self._access = access
+        self._endpoint = Endpoint(address=address, access=access, retries=0)
         self._meter = meter
+        self._pools = pools or PoolMeter()
         self._clock = clock
         self._failures = 0
 
@@ -49,8 +47,8 @@ class Follower:
         """Ask the server once; whatever it answers, this ends within the timeout and raises nothing of it."""
         began = self._clock()
         try:
-            body = fetch(self._address, self._access)
-            pools = self._read(decode_scrape(body.content, body.content_type), (began + self._clock()) / 2)
+            answer = self._endpoint.take()
+            pools = self._read(answer, (began + self._clock()) / 2)
             error = ""
         except Error as failed:
             pools, error = (), failed.message
@@ -66,16 +64,11 @@ class Follower:
             error=error,
         )
 
-    def _read(self, text: str, seconds: float) -> tuple[PoolInstant, ...]:
-        found = recognise(text)
-        if found is not None and found.engine not in (None, Engine.VLLM):
-            pools = pools_of_snapshots(read_snapshots(text, found))
-            if not pools:
-                raise SourceError(f"{found.engine} says nothing about its KV pool here")
-            return pools
-        scrape = read_vllm_metrics(text)
-        readings = self._meter.take(scrape, seconds=seconds)
-        return tuple(pool_of_reading(reading, engine) for reading, engine in zip(readings, scrape.engines, strict=True))
+    def _read(self, answer: Answer, seconds: float) -> tuple[PoolInstant, ...]:
+        if answer.scrape is None:
+            return tuple(pool_of_moment(moment) for moment in self._pools.take(answer.snapshots, seconds=seconds))
+        readings, engines = self._meter.take(answer.scrape, seconds=seconds), answer.scrape.engines
+        return tuple(pool_of_reading(reading, engine) for reading, engine in zip(readings, engines, strict=True))
 
 
 class LedgerCollector(Collector):

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
+from kvledger.live.pool_view import PoolView, pool_lines
 from kvledger.measure.balance import Unsure
 from kvledger.measure.figure import Span
 from kvledger.measure.meter import Reading
+from kvledger.measure.pool_meter import PoolKey, PoolMoment
 from kvledger.measure.sheet import Sheet
-from kvledger.report.measure_text import format_amount, format_span
+from kvledger.report.measure_sheet import format_amount, format_span
 
 __all__ = ["KEYS", "LEGEND", "EngineView", "WatchModel", "line_of"]
 
@@ -43,12 +45,16 @@ class WatchModel:
 
     def __init__(self, *, ascii_only: bool = False) -> None:
         self._engines: dict[tuple[int, int], EngineView] = {}
+        self._pools: dict[tuple[int, PoolKey], PoolView] = {}
         self._bars = _ASCII_BARS if ascii_only else _BARS
         self._failures = 0
         self._failure = ""
 
-    def add(self, source: str, number: int, reading: Reading) -> None:
-        """Take one reading."""
+    def add(self, source: str, number: int, reading: Reading | PoolMoment) -> None:
+        """Take one reading of an engine, or one moment of a pool."""
+        if isinstance(reading, PoolMoment):
+            self._pools.setdefault((number, reading.key), PoolView(name=source, last=reading)).add(reading)
+            return
         key = (number, reading.engine_index)
         view = self._engines.get(key)
         if view is None:
@@ -67,6 +73,9 @@ class WatchModel:
         out: list[str] = []
         for view in self._engines.values():
             out += self._engine(view, width=width, show_tokens=show_tokens)
+            out.append("")
+        for pool in self._pools.values():
+            out += pool_lines(pool, width=width, spark=self._spark(pool.held, width - 17))
             out.append("")
         if self._failures:
             out.append(f"{self._failures:,} samples failed; last: {self._failure}"[:width])
@@ -97,11 +106,11 @@ class WatchModel:
             lines.append(f"{name:10}{format_span(span, unit):>28}  {_percent(share, ledger.capacity):>16}"[:width])
         lines.append(f"{'available':10}{format_amount(sheet.available, sheet.unit):>28}"[:width])
         lines.append(f"internal for each running request: {_per_request(reading)} tokens"[:width])
-        lines.append(f"held over time |{self._spark(view, width - 17)}|")
+        lines.append(f"held over time |{self._spark(view.held, width - 17)}|")
         return lines
 
-    def _spark(self, view: EngineView, width: int) -> str:
-        recent = list(view.held)[-max(1, width) :]
+    def _spark(self, held: deque[float], width: int) -> str:
+        recent = list(held)[-max(1, width) :]
         top = len(self._bars) - 1
         return "".join(self._bars[min(top, max(0, round(value * top)))] for value in recent)
 

@@ -18,9 +18,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from kvledger.engines.facts import HistogramReading
+from kvledger.engines.facts import EngineSnapshot, HistogramReading
 from kvledger.engines.vllm.metrics import Generation, VllmEngine, VllmScrape
 from kvledger.errors import SourceError
+from kvledger.measure.recorded_snapshots import MARK, build_snapshots, flatten_snapshots
 
 __all__ = ["MAGIC", "FrameReader", "FrameWriter", "RecordedSample"]
 
@@ -46,12 +47,18 @@ _COUNTS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedSample:
-    """One sample of one source; ``error`` says why a scrape failed, then ``scrape`` is None."""
+    """One sample of one source: a scrape of vLLM, or what another engine says; ``error`` says why there is neither."""
 
     seconds: float
     source: int
-    scrape: VllmScrape | None
+    scrape: VllmScrape | None = None
+    snapshots: tuple[EngineSnapshot, ...] = ()
     error: str = ""
+
+    @property
+    def has_failed(self) -> bool:
+        """True when the source gave no answer that can be read."""
+        return self.scrape is None and not self.snapshots
 
 
 @dataclass(slots=True)
@@ -77,17 +84,21 @@ class FrameWriter:
         """Return the frame of one sample."""
         due = sample.seconds - self._buckets_at.get(sample.source, -math.inf) >= _BUCKETS_EVERY_SECONDS
         flat: Mapping[str, Any] = {}
-        if sample.scrape is not None:
-            flat = dict(_flatten(sample.scrape, prefix=f"{sample.source}/", buckets=due))
+        if not sample.has_failed:
+            prefix = f"{sample.source}/"
+            flat = dict(flatten_snapshots(sample.snapshots, prefix=prefix, buckets=due))
+            if sample.scrape is not None:
+                flat = dict(_flatten(sample.scrape, prefix=prefix, buckets=due))
             if due:
                 self._buckets_at[sample.source] = sample.seconds
         frame: dict[str, Any] = {"t": round(sample.seconds - self._seconds, 3)}
         self._seconds = round(self._seconds + frame["t"], 3)
         if sample.source:
             frame["s"] = sample.source
-        if sample.scrape is None:
+        if sample.has_failed:
             frame["e"] = sample.error[:200] or "no answer"
-        named, changed = self._changes(flat, gone_prefix=f"{sample.source}/" if sample.scrape is not None else None)
+        gone_prefix = None if sample.has_failed else f"{sample.source}/"
+        named, changed = self._changes(flat, gone_prefix=gone_prefix, has_buckets=due)
         if named:
             frame["n"] = named
         if changed:
@@ -98,7 +109,9 @@ class FrameWriter:
         self._started = True
         return _HEAD.pack(len(payload), zlib.crc32(payload), kind) + payload
 
-    def _changes(self, flat: Mapping[str, Any], *, gone_prefix: str | None) -> tuple[list[Any], list[Any]]:
+    def _changes(
+        self, flat: Mapping[str, Any], *, gone_prefix: str | None, has_buckets: bool
+    ) -> tuple[list[Any], list[Any]]:
         state, named, changed = self._state, [], []
         for name, value in flat.items():
             number = state.numbers.get(name)
@@ -117,7 +130,7 @@ class FrameWriter:
         if gone_prefix is not None:
             for number in [n for n in state.values if state.names[n].startswith(gone_prefix)]:
                 name = state.names[number]
-                if name not in flat and "/b/" not in name:
+                if name not in flat and (has_buckets or "/b/" not in name):
                     changed += [number, None]
                     del state.values[number]
         return named, changed
@@ -130,6 +143,7 @@ class FrameReader:
         self._unpacker: Any = None
         self._state = _State()
         self._paths: list[_Path] = []
+        self._marked: list[int] = []
         self._seconds = 0.0
         self.good_bytes = len(MAGIC)
         """Where the last whole frame ends."""
@@ -161,7 +175,7 @@ class FrameReader:
     def _decode(self, payload: bytes, kind: bytes, at: int) -> RecordedSample:
         if kind == b"S":
             self._unpacker, self._state, self._seconds = zlib.decompressobj(-15), _State(), 0.0
-            self._paths = []
+            self._paths, self._marked = [], []
         try:
             if self._unpacker is None:
                 raise ValueError("it does not begin with a stream")
@@ -183,6 +197,8 @@ class FrameReader:
             state.values[len(state.names)] = value
             state.names.append(str(name))
             self._paths.append(_Path.of(str(name)))
+            if self._paths[-1].kind == "snapshot":
+                self._marked.append(len(self._paths) - 1)
         changed = frame.get("d", [])
         for number, change in zip(changed[::2], changed[1::2], strict=True):
             if change is None:
@@ -193,8 +209,16 @@ class FrameReader:
                 state.values[number] = state.values[number] + change
         source = int(frame.get("s", 0))
         if "e" in frame:
-            return RecordedSample(seconds=self._seconds, source=source, scrape=None, error=str(frame["e"])[:200])
+            return RecordedSample(seconds=self._seconds, source=source, error=str(frame["e"])[:200])
+        snapshots = self._snapshots(source)
+        if snapshots:
+            return RecordedSample(seconds=self._seconds, source=source, snapshots=snapshots)
         return RecordedSample(seconds=self._seconds, source=source, scrape=self._scrape(source))
+
+    def _snapshots(self, source: int) -> tuple[EngineSnapshot, ...]:
+        values = self._state.values
+        mine = (number for number in self._marked if self._paths[number].source == source and number in values)
+        return build_snapshots({self._paths[number].key: values[number] for number in mine})
 
     def _scrape(self, source: int) -> VllmScrape:
         found: dict[str, Any] = {}
@@ -205,7 +229,8 @@ class FrameReader:
             if path.source != source:
                 continue
             if path.engine is None:
-                found[path.key] = value
+                if path.kind != "snapshot":
+                    found[path.key] = value
                 continue
             parts = engines.get(path.engine)
             if parts is None:
@@ -227,7 +252,7 @@ class _Path:
     source: int
     engine: int | None
     kind: str
-    """``value``, ``text`` of a group, ``sum`` of a histogram or ``bucket``."""
+    """``value``, ``text`` of a group, ``sum`` of a histogram, ``bucket``, or ``snapshot`` of another engine."""
     group: str
     key: str
     edge: float = 0.0
@@ -236,6 +261,8 @@ class _Path:
     def of(cls, name: str) -> _Path:
         source, _, rest = name.partition("/")
         index, slash, rest_of_engine = rest.partition("/")
+        if rest.startswith(MARK):
+            return cls(int(source), None, "snapshot", "", rest)
         if not slash or not index.isdigit():
             return cls(int(source), None, "value", "", rest)
         group, slash, key = rest_of_engine.partition("/")

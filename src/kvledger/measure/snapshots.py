@@ -2,205 +2,216 @@
 
 These engines say what is held, kept and free; what they do not say stays an interval or unattributed:
 
-* SGLang holds whole pages; tokens of the decode batch (``decode_sum_seq_lens``, 0.5.9+) bound the tails from above;
-* llama.cpp tells the tokens of each slot; a slot of a split pool owns its strip, running or not;
+* SGLang holds whole pages. With pages of one token (its default) nothing is left open; with longer ones every held page
+  has at least one token, and while only decode steps run, only the last page of a request has a tail;
+* llama.cpp tells the tokens of each slot (:mod:`.slots`);
 * TGI takes prompt + max_new_tokens at admission and does not tell how much of that is there;
-* TensorRT-LLM and LMDeploy count blocks.
+* TensorRT-LLM and LMDeploy count blocks; TensorRT-LLM's iteration statistics count tokens too.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from kvledger.engines.facts import Engine, EngineSnapshot, PoolReading
 from kvledger.engines.quantity import Quantity
-from kvledger.ledger import Accuracy, Ledger
-from kvledger.measure.figure import Figure, Span
-from kvledger.measure.sheet import Sheet, Unexplained
+from kvledger.ledger import Accuracy
+from kvledger.measure.figure import Span
+from kvledger.measure.parts import CellPrice, Known, Parts, draw_either, draw_parts
+from kvledger.measure.sheet import Sheet
+from kvledger.measure.slots import Cells, Layout, explain_layout, split_slots
 
-__all__ = ["SnapshotSheet", "draw_snapshots"]
+__all__ = ["Hints", "SnapshotSheet", "draw_pool", "draw_snapshots"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hints:
+    """What is known beside one snapshot: from earlier samples, a start-up log, or the command line."""
+
+    cells: Cells = field(default_factory=Cells)
+    """Of llama.cpp's slots."""
+    only_decodes: bool = False
+    """SGLang: the gauges were written by a decode step, so every running request is among those counted."""
+    capacity: int | None = None
+    """Slots of the pool, where the engine does not export them."""
+    price: CellPrice | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotSheet:
     """One pool of one engine at one instant; ``problem`` says why there is no sheet."""
 
-    engine: Engine
-    engine_index: int
-    model: str | None
     pool: str
-    running: int | None
-    waiting: int | None
     sheet: Sheet | None = None
     problem: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class _Parts:
-    """The pool in grains of one unit: what is held, stored and kept."""
-
-    capacity: int
-    held: Span
-    stored: Span
-    reserved: Span
-    cached: Span
-    why_stored: str
-    why_cached: str
+_DECODING = Known(Accuracy.MEASURED, "decode_sum_seq_lens: the decode batch, a shared prefix once for each request")
 
 
 def draw_snapshots(snapshots: Sequence[EngineSnapshot]) -> tuple[SnapshotSheet, ...]:
-    """Draw the sheet of every pool of every snapshot that speaks of one."""
-    return tuple(_draw(one, pool) for one in snapshots for pool in one.pools if pool.name != "host")
+    """Draw the sheet of every pool of every snapshot that speaks of one, from that snapshot alone."""
+    return tuple(draw_pool(one, pool, Hints()) for one in snapshots for pool in one.pools if pool.name != "host")
 
 
-def _draw(snapshot: EngineSnapshot, pool: PoolReading) -> SnapshotSheet:
-    found = _find_parts(snapshot, pool)
-    running, waiting = _whole(snapshot.running), _whole(snapshot.waiting)
-    problem = found if isinstance(found, str) else ""
-    return SnapshotSheet(
-        engine=snapshot.engine,
-        engine_index=snapshot.engine_index,
-        model=snapshot.model,
-        pool=pool.name,
-        running=running,
-        waiting=waiting,
-        sheet=None if isinstance(found, str) else _sheet(found, pool),
-        problem=problem,
-    )
+def draw_pool(snapshot: EngineSnapshot, pool: PoolReading, hints: Hints) -> SnapshotSheet:
+    """Draw the sheet of one pool."""
+    if snapshot.slots:
+        return _draw_slots(snapshot, pool, hints)
+    found = _find_parts(snapshot, pool, hints)
+    if isinstance(found, str):
+        return SnapshotSheet(pool=pool.name, problem=found)
+    price = hints.price or _own_price(pool, found)
+    unit = "slots" if pool.unit == "slots" else "tokens"
+    return SnapshotSheet(pool=pool.name, sheet=draw_parts(found, price, unit=unit))
 
 
-def _find_parts(snapshot: EngineSnapshot, pool: PoolReading) -> _Parts | str:
-    grain = _whole(pool.block_tokens) if pool.unit == "blocks" else 1
-    factor = grain or 1
-    if pool.capacity is None or not pool.capacity.is_exact:
-        return "the size of the pool is not told: give the start-up log to `kvledger measure` for it"
-    capacity = int(pool.capacity.value) * factor
+def _draw_slots(snapshot: EngineSnapshot, pool: PoolReading, hints: Hints) -> SnapshotSheet:
+    """Draw llama.cpp's slots in the layout that is known, or in both."""
+    layout = Layout.STRIPS if len(snapshot.slots) == 1 else hints.cells.layout
+    layouts = (Layout.SHARED, Layout.STRIPS) if layout is Layout.UNKNOWN else (layout,)
+    sheets = []
+    for one in layouts:
+        found = split_slots(snapshot, hints.cells, one)
+        if isinstance(found, str):
+            return SnapshotSheet(pool=pool.name, problem=found)
+        sheets.append(draw_parts(found, hints.price))
+    sheet = sheets[0] if len(sheets) == 1 else draw_either(sheets[0], sheets[1], explain_layout(snapshot.slots))
+    return SnapshotSheet(pool=pool.name, sheet=sheet)
+
+
+def _own_price(pool: PoolReading, parts: Parts) -> CellPrice | None:
+    """Return the price that follows from the pool's own bytes."""
+    size, slots = pool.size_bytes, parts.capacity
+    if size is None or not size.is_exact or not slots.is_exact or int(size.value) < slots.high or slots.high <= 0:
+        return None
+    cell, rest = divmod(int(size.value), slots.high)
+    return CellPrice(cell_bytes=cell, rest_bytes=rest, source=size.source or "the pool's own bytes")
+
+
+def _find_parts(snapshot: EngineSnapshot, pool: PoolReading, hints: Hints) -> Parts | str:
+    told = None if pool.block_tokens is None or pool.block_tokens.value <= 0 else int(pool.block_tokens.value)
+    if pool.unit == "blocks" and told is None:
+        return "the tokens of a block are not told: give the start-up log with `--log`"
+    factor = told or 1 if pool.unit == "blocks" else 1
+    capacity = _capacity(pool, factor, hints)
+    if capacity is None:
+        return "the size of the pool is not told: give the start-up log with `--log`"
     held = _held(pool, capacity, factor)
     if held is None:
         return "what running requests hold is not told"
-    if snapshot.slots:
-        return _slot_parts(snapshot, capacity, held)
-    cached = _cached(pool, capacity, held, factor)
-    stored, why = _stored(snapshot, pool, held, factor)
-    return _Parts(
+    cached, why_cached = _cached(pool, capacity, held, factor)
+    stored, why_stored, known = _stored(snapshot, pool, held, hints)
+    reserves = snapshot.reserved_tokens is not None
+    return Parts(
         capacity=capacity,
         held=held,
         stored=stored,
-        reserved=held - held if snapshot.reserved_tokens is None else Span(0, held.high - stored.low),
+        reserved=Span(0, max(0, held.high - stored.low)) if reserves else Span(0, 0),
         cached=cached,
-        why_stored=why,
-        why_cached="the engine does not tell what of the rest is kept for reuse",
+        why_capacity="the engine does not tell its pool: this is what runs over its usage, which has two decimals",
+        why_stored=why_stored,
+        why_cached=why_cached,
+        known={**_sources(pool), "used": known, "reserved": _reserved_source(snapshot), "decode_tokens": _DECODING},
+        extra=_extra(snapshot, pool),
     )
 
 
-def _held(pool: PoolReading, capacity: int, factor: int) -> Span | None:
+def _capacity(pool: PoolReading, factor: int, hints: Hints) -> Span | None:
+    if hints.capacity is not None:
+        return Span.exact(hints.capacity)
+    if pool.capacity is None or pool.capacity.high < 1:
+        return None
+    return _span(pool.capacity, factor)
+
+
+def _held(pool: PoolReading, capacity: Span, factor: int) -> Span | None:
     if pool.used is not None:
-        return Span(int(pool.used.low) * factor, int(pool.used.high) * factor).clip(0, capacity)
+        return _span(pool.used, factor).clip(0, capacity.high)
     if pool.free is not None and pool.cached is not None:
-        free, cached = (Span(int(q.low) * factor, int(q.high) * factor) for q in (pool.free, pool.cached))
-        return (Span.exact(capacity) - free - cached).clip(0, capacity)
+        return (capacity - _span(pool.free, factor) - _span(pool.cached, factor)).clip(0, capacity.high)
     if pool.usage_ratio is not None:
-        return Span(int(pool.usage_ratio.low * capacity), int(-(-pool.usage_ratio.high * capacity // 1))).clip(
-            0, capacity
-        )
+        low, high = pool.usage_ratio.low * capacity.low / factor, pool.usage_ratio.high * capacity.high / factor
+        slack = 1e-6 * max(1.0, high)
+        least, most = math.ceil(low - slack), math.floor(high + slack)
+        if least > most:
+            least, most = most, least
+        return Span(least * factor, most * factor).clip(0, capacity.high)
     return None
 
 
-def _cached(pool: PoolReading, capacity: int, held: Span, factor: int) -> Span:
-    rest = Span(capacity - held.high, capacity - held.low)
+def _cached(pool: PoolReading, capacity: Span, held: Span, factor: int) -> tuple[Span, str]:
+    rest = (capacity - held).clip(0, capacity.high)
     if pool.cached is not None:
-        return Span(int(pool.cached.low) * factor, int(pool.cached.high) * factor).clip(0, rest.high)
+        return _span(pool.cached, factor).clip(0, rest.high), ""
     if pool.free is not None:
-        return (rest - Span(int(pool.free.low) * factor, int(pool.free.high) * factor)).clip(0, rest.high)
-    return Span(0, rest.high)
+        return (rest - _span(pool.free, factor)).clip(0, rest.high), ""
+    return Span(0, rest.high), "free or kept for reuse: the engine does not tell them apart"
 
 
-def _stored(snapshot: EngineSnapshot, pool: PoolReading, held: Span, factor: int) -> tuple[Span, str]:
+def _stored(snapshot: EngineSnapshot, pool: PoolReading, held: Span, hints: Hints) -> tuple[Span, str, Known]:
+    """Return the tokens in what is held, why they are an interval, and how they are known."""
+    running = 0 if snapshot.running is None else int(snapshot.running.value)
     if snapshot.reserved_tokens is not None:
-        return Span(0, held.high), "tokens are reserved at admission, and how many are there is not told"
-    running, page = _whole(snapshot.running), _whole(pool.block_tokens) or factor
-    known = pool.block_tokens is not None or snapshot.engine is Engine.LLAMACPP
-    tails = held.high if running is None or not known else running * max(0, page - 1)
-    low = max(0, held.low - tails)
-    if snapshot.live_tokens is not None:
-        low = max(low, min(int(snapshot.live_tokens.low), held.high))
-    return Span(low, held.high), "held in whole pages, and the tokens of prefill batches are not told"
-
-
-def _slot_parts(snapshot: EngineSnapshot, capacity: int, held: Span) -> _Parts | str:
-    """A split pool: each slot owns its strip; a unified one: cells are taken as tokens come."""
-    if any(slot.tokens is None for slot in snapshot.slots):
-        return "this build does not tell the tokens of each slot (`n_prompt_tokens`)"
-    busy = [slot for slot in snapshot.slots if slot.is_processing]
-    kept = sum(int(slot.tokens.value) for slot in snapshot.slots if slot.tokens is not None and not slot.is_processing)
-    strips = [int(slot.capacity_tokens.value) for slot in busy if slot.capacity_tokens is not None]
-    everything = sum(int(s.capacity_tokens.value) for s in snapshot.slots if s.capacity_tokens is not None)
-    reserved = max(0, sum(strips) - held.low) if everything == capacity and len(snapshot.slots) > 1 else 0
-    return _Parts(
-        capacity=capacity,
-        held=held + Span.exact(reserved),
-        stored=held,
-        reserved=Span.exact(reserved),
-        cached=Span.exact(kept),
-        why_stored="",
-        why_cached="",
+        known = Known(Accuracy.DERIVED, "at most what is reserved")
+        why = "tokens are reserved at admission, and how many of them are there is not told"
+        return Span(0, held.high), why, known
+    if pool.unit == "slots":
+        return held, "", Known(Accuracy.MEASURED, "states of running requests")
+    page = None if pool.block_tokens is None else int(pool.block_tokens.value)
+    speculative = snapshot.others.get("sglang:spec_num_draft_tokens", 0) > 0
+    if page is None or speculative:
+        why = "slots for proposed tokens are held besides" if speculative else "the tokens of a page are not told"
+        return Span(0, held.high), why, Known(Accuracy.DERIVED, "at most what is held")
+    low = -(-held.low // page)
+    formula = f"held, less at most {page - 1} slots of each page" if page > 1 else "held: a page is one token"
+    if hints.only_decodes and snapshot.running is not None:
+        low = max(low, held.low - (running + 1) * (page - 1))
+        formula = f"held, less at most {page - 1} slots of each running request and of one in prefill"
+    found = Span(low, held.high)
+    if snapshot.engine is Engine.TENSORRT_LLM and snapshot.live_tokens is not None:
+        found, formula = _count_live(snapshot.live_tokens, found, snapshot), "numCtxKvTokens + numGenKvTokens"
+    return (
+        found,
+        f"held in whole pages of {page} tokens, and their tails are not told",
+        Known(Accuracy.DERIVED if page > 1 else Accuracy.MEASURED, formula),
     )
 
 
-def _sheet(parts: _Parts, pool: PoolReading) -> Sheet:
-    size = int(pool.size_bytes.value) if pool.size_bytes is not None and pool.size_bytes.is_exact else 0
-    unit = "bytes" if size >= parts.capacity > 0 else "tokens"
-    cost, rest = divmod(size, parts.capacity) if unit == "bytes" else (1, 0)
-    internal = (parts.held - parts.stored - parts.reserved).clip(0, parts.held.high)
-    internal_low = max(0, parts.held.low - parts.stored.high - parts.reserved.high)
-    reserved_low = parts.reserved.low if parts.stored.is_exact else 0
-    free_low = max(0, parts.capacity - parts.held.high - parts.cached.high)
-    known = parts.stored.low + internal_low + reserved_low + parts.cached.low + free_low
-    held_open = max(0, parts.held.high - parts.stored.low - internal_low - reserved_low)
-    rows = [
-        (held_open * cost, parts.why_stored or "held, and not told apart"),
-        ((parts.capacity - known - held_open) * cost, parts.why_cached),
-        (rest, "remainder: less than a byte a slot"),
-    ]
-    ledger = Ledger(
-        capacity=parts.capacity * cost + rest,
-        used=parts.stored.low * cost,
-        cached=parts.cached.low * cost,
-        reserved=reserved_low * cost,
-        internal=internal_low * cost,
-        free=free_low * cost,
-        unattributed=sum(amount for amount, _ in rows),
-    ).check()
-    spans = {
-        "held": parts.held,
-        "used": parts.stored,
-        "reserved": parts.reserved,
-        "internal": Span(internal_low, internal.high),
-        "cached": parts.cached,
-        "free": (Span.exact(parts.capacity) - parts.held - parts.cached).clip(free_low, parts.capacity),
-    }
-    return Sheet(
-        ledger=ledger,
-        unit=unit,
-        unattributed=tuple(Unexplained(amount=amount, cause=cause) for amount, cause in rows if amount > 0),
-        figures=tuple(_figure(name, span.scale(cost), unit, parts, pool) for name, span in spans.items()),
-        available=max(0, parts.capacity - parts.held.high) * cost,
-    )
+def _count_live(live: Quantity, found: Span, snapshot: EngineSnapshot) -> Span:
+    """Narrow what is stored by the tokens of running requests, which count a shared one several times."""
+    high = min(found.high, int(live.high))
+    if snapshot.others.get("reusedBlocks", 1) == 0:
+        return Span(min(max(found.low, int(live.low)), high), high)
+    return Span(min(found.low, high), high)
 
 
-def _figure(name: str, span: Span, unit: str, parts: _Parts, pool: PoolReading) -> Figure:
-    source = {"held": pool.used, "cached": pool.cached, "free": pool.free}.get(name)
-    cause = parts.why_cached if name in ("cached", "free") else parts.why_stored
-    return Figure(
-        name=name,
-        span=span,
-        unit=unit,
-        accuracy=source.accuracy if source is not None else Accuracy.DERIVED,
-        formula=source.source if source is not None and source.source else "from the pool's own counts",
-        cause="" if span.is_exact else cause,
-    )
+def _sources(pool: PoolReading) -> dict[str, Known]:
+    """Return how the numbers that the engine gives are known."""
+    found = {}
+    for name, quantity in (("held", pool.used or pool.usage_ratio), ("cached", pool.cached), ("free", pool.free)):
+        if quantity is not None:
+            found[name] = Known(quantity.accuracy, quantity.source or "as told")
+    if pool.used is None and "held" in found:
+        found["held"] = replace(found["held"], accuracy=Accuracy.DERIVED, formula=f"{found['held'].formula} * pool")
+    return found
 
 
-def _whole(quantity: Quantity | None) -> int | None:
-    return None if quantity is None else int(quantity.value)
+def _reserved_source(snapshot: EngineSnapshot) -> Known:
+    if snapshot.reserved_tokens is not None:
+        return Known(Accuracy.DERIVED, "held - used: budgets are taken at admission")
+    return Known(Accuracy.DERIVED, "0: slots are taken as tokens come")
+
+
+def _extra(snapshot: EngineSnapshot, pool: PoolReading) -> dict[str, Span]:
+    """Return the tokens of the decode batch, which count a shared prefix once for each request."""
+    if snapshot.engine is not Engine.SGLANG or snapshot.live_tokens is None or pool.name not in ("kv", "full"):
+        return {}
+    return {"decode_tokens": _span(snapshot.live_tokens, 1)}
+
+
+def _span(quantity: Quantity, factor: int) -> Span:
+    low, high = max(0, math.floor(quantity.low)), max(0, math.ceil(quantity.high))
+    return Span(low * factor, high * factor)

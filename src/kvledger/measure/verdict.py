@@ -23,6 +23,8 @@ class Diagnosis(StrEnum):
     THRASHING = "thrashing"
     OTHER_LIMIT = "other-limit"
     STALLED = "stalled"
+    RESERVED = "reserved"
+    """Held by running requests, and hardly used: promises fill the memory, not tokens."""
     UNKNOWN = "unknown"
     """No sample has a ledger, so memory cannot be judged."""
 

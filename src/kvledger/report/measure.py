@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from kvledger.measure.pool_summary import PoolSummary
 from kvledger.measure.summary import EngineSummary
 
 __all__ = ["MeasureReport", "SourceReport"]
@@ -14,7 +15,10 @@ class SourceReport:
     """One server: its engines, and the samples that failed."""
 
     name: str
-    engines: tuple[EngineSummary, ...]
+    engines: tuple[EngineSummary, ...] = ()
+    """Of vLLM."""
+    pools: tuple[PoolSummary, ...] = ()
+    """Of every other engine."""
     samples: int
     missed: int
     """Samples for which the server gave no answer that can be read."""
@@ -33,5 +37,20 @@ class MeasureReport:
 
     @property
     def engines(self) -> list[EngineSummary]:
-        """All engines of all servers."""
+        """All engines of vLLM of all servers."""
         return [engine for source in self.sources for engine in source.engines]
+
+    @property
+    def has_several(self) -> bool:
+        """True when engines must be told apart; several pools of one engine are not several engines."""
+        ranks = {
+            (number, pool.key.engine, pool.key.index, pool.key.rank)
+            for number, source in enumerate(self.sources)
+            for pool in source.pools
+        }
+        return len(self.engines) + len(ranks) > 1
+
+    @property
+    def pools(self) -> list[PoolSummary]:
+        """All pools of other engines of all servers."""
+        return [pool for source in self.sources for pool in source.pools]

@@ -6,13 +6,13 @@ from typing import Any
 
 from kvledger.ledger import Account
 from kvledger.measure.counterfactual import Counterfactual
-from kvledger.measure.figure import Span
 from kvledger.measure.meter import Reading
-from kvledger.measure.sheet import Sheet
 from kvledger.measure.summary import EngineSummary, Traffic
 from kvledger.report.measure import MeasureReport, SourceReport
+from kvledger.report.measure_pools import pool_json
+from kvledger.report.measure_sheet import sheet_json, span_json
 
-__all__ = ["measure_json", "reading_json", "sheet_json"]
+__all__ = ["measure_json", "reading_json"]
 
 SCHEMA = "kvledger/measure"
 SCHEMA_VERSION = 1
@@ -53,6 +53,7 @@ def _source(source: SourceReport) -> dict[str, Any]:
         "missed": source.missed,
         "last_error": source.last_error or None,
         "engines": [_engine(engine) for engine in source.engines],
+        "pools": [pool_json(pool) for pool in source.pools],
     }
 
 
@@ -106,35 +107,13 @@ def _tokens(reading: Reading) -> dict[str, Any] | None:
         return None
     return {
         "held": balance.held,
-        "used": _span(balance.used),
-        "internal": _span(balance.internal),
-        "live": None if balance.live is None else _span(balance.live),
-        "shared_saving": _span(balance.shared_saving),
-        "preempted_requests": _span(balance.preempted),
-        "prefilling_requests": _span(balance.prefilling),
+        "used": span_json(balance.used),
+        "internal": span_json(balance.internal),
+        "live": None if balance.live is None else span_json(balance.live),
+        "shared_saving": span_json(balance.shared_saving),
+        "preempted_requests": span_json(balance.preempted),
+        "prefilling_requests": span_json(balance.prefilling),
         "causes": [cause.value for cause in balance.causes],
-    }
-
-
-def sheet_json(sheet: Sheet) -> dict[str, Any]:
-    """Return one balance sheet: accounts, what is unattributed and why, figures with their accuracy."""
-    suffix = sheet.unit
-    return {
-        "unit": sheet.unit,
-        f"capacity_{suffix}": sheet.ledger.capacity,
-        f"accounts_{suffix}": {account.value: amount for account, amount in sheet.ledger.accounts().items()},
-        f"available_{suffix}": sheet.available,
-        "unattributed": [{"amount": part.amount, "cause": part.cause} for part in sheet.unattributed],
-        "figures": [
-            {
-                "name": figure.name,
-                **_span(figure.span),
-                "accuracy": figure.accuracy.value,
-                "formula": figure.formula,
-                "cause": figure.cause or None,
-            }
-            for figure in sheet.figures
-        ],
     }
 
 
@@ -161,8 +140,8 @@ def _counterfactual(found: Counterfactual) -> dict[str, Any]:
         "policies": [
             {
                 "policy": item.policy,
-                "reserved_tokens": _span(item.reserved_tokens),
-                "admitted": _span(item.admitted),
+                "reserved_tokens": span_json(item.reserved_tokens),
+                "admitted": span_json(item.admitted),
                 "used_ratio": list(item.used_ratio),
                 "accuracy": item.accuracy.value,
                 "formula": item.formula,
@@ -171,7 +150,3 @@ def _counterfactual(found: Counterfactual) -> dict[str, Any]:
         ],
         "missing": list(found.missing),
     }
-
-
-def _span(span: Span) -> dict[str, int | None]:
-    return {"low": span.low, "high": None if span.high >= 2**60 else span.high}

@@ -5,46 +5,34 @@ from __future__ import annotations
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from kvledger.ledger import Account, Accuracy
 from kvledger.measure.counterfactual import Counterfactual
-from kvledger.measure.figure import Figure, Span
 from kvledger.measure.meter import Reading
 from kvledger.measure.pool import Structure
 from kvledger.measure.sheet import Sheet
 from kvledger.measure.summary import EngineSummary, Traffic
 from kvledger.report.measure import MeasureReport, SourceReport
+from kvledger.report.measure_pools import pool_text
+from kvledger.report.measure_sheet import format_share, format_span, sheet_table, unattributed_table
 from kvledger.report.tables import heading, new_table, percent
-from kvledger.units import format_bytes
 
-__all__ = ["format_amount", "format_span", "measure_text", "sheet_table", "unattributed_table"]
+__all__ = ["measure_text"]
 
 
 def measure_text(report: MeasureReport) -> RenderableType:
     """Return a measurement for the terminal."""
     parts: list[RenderableType] = []
+    several = report.has_several
     for source in report.sources:
         for engine in source.engines:
-            parts += _engine(source, engine, several=len(report.engines) > 1)
+            parts += _engine(source, engine, several=several)
+        for pool in source.pools:
+            parts += pool_text(source.name, pool, several=several)
         if source.missed:
             parts.append(Text(f"\n{source.missed:,} of {source.samples:,} samples failed: {source.last_error}"))
     if report.notes:
         parts.append(heading("notes"))
         parts += [Text(f"- {note}") for note in report.notes]
     return Group(*parts, Text())
-
-
-def format_amount(amount: int, unit: str) -> str:
-    """Write an amount of a ledger in its unit."""
-    return format_bytes(amount) if unit == "bytes" else f"{amount:,}"
-
-
-def format_span(span: Span, unit: str) -> str:
-    """Write an interval; one number when it is none."""
-    if span.is_exact:
-        return format_amount(span.low, unit)
-    if span.high >= 2**60:
-        return f">= {format_amount(span.low, unit)}"
-    return f"{format_amount(span.low, unit)} - {format_amount(span.high, unit)}"
 
 
 def _engine(source: SourceReport, engine: EngineSummary, *, several: bool) -> list[RenderableType]:
@@ -82,44 +70,6 @@ def _load(engine: EngineSummary, shown: Reading) -> str:
     if engine.restarts:
         load += f"; {engine.restarts} restart{'s' if engine.restarts > 1 else ''} seen"
     return load
-
-
-def sheet_table(sheet: Sheet, *, usage_ratio: float | None) -> RenderableType:
-    """Return a balance sheet: accounts, their share of the pool, and how each is known."""
-    table = new_table("account", sheet.unit, "share", "known")
-    capacity = max(1, sheet.ledger.capacity)
-    figures = {figure.name: figure for figure in sheet.figures}
-    for account, amount in sheet.ledger.accounts().items():
-        figure = figures.get(account.value)
-        span = figure.span if figure is not None else Span.exact(amount)
-        table.add_row(account.value, format_span(span, sheet.unit), _share(span, capacity), _accuracy(account, figure))
-    table.add_row("pool", format_amount(sheet.ledger.capacity, sheet.unit), "100.0 %", "measured")
-    available = Span.exact(sheet.available)
-    table.add_row("available", format_span(available, sheet.unit), _share(available, capacity), "free or cached")
-    if usage_ratio is not None:
-        table.add_row("the engine's own gauge", "", percent(usage_ratio), "measured")
-    return table
-
-
-def _share(span: Span, capacity: int) -> str:
-    low, high = percent(span.low / capacity), percent(span.high / capacity)
-    return low if low == high else f"{low.removesuffix(' %')} - {high}"
-
-
-def _accuracy(account: Account, figure: Figure | None) -> str:
-    if account is Account.UNATTRIBUTED:
-        return "see below"
-    return str(Accuracy.DERIVED) if figure is None else f"{figure.accuracy}{'' if figure.is_exact else ', interval'}"
-
-
-def unattributed_table(sheet: Sheet) -> RenderableType:
-    """Return what is unattributed, by cause."""
-    table = new_table("", sheet.unit, price=True)
-    table.columns[0].width = 1
-    table.columns[2].header = "why"
-    for part in sheet.unattributed:
-        table.add_row("", format_amount(part.amount, sheet.unit), part.cause)
-    return table
 
 
 def _tokens(engine: EngineSummary, shown: Reading) -> RenderableType:
@@ -163,7 +113,7 @@ def _counterfactual(found: Counterfactual, shown: Reading) -> list[RenderableTyp
             str(item.accuracy),
         )
     used, held = shown.balance.used, shown.balance.held
-    table.add_row("block tables", f"{held:,}", _share(used, held), f"{found.block_tables_admit:,}", "measured")
+    table.add_row("block tables", f"{held:,}", format_share(used, held), f"{found.block_tables_admit:,}", "measured")
     lines: list[RenderableType] = [heading(f"the same {found.running} requests under reservation", "tokens"), table]
     if found.times_more is not None:
         lines.append(Text(f"block tables admit {found.times_more:.1f} times the requests that `max` admits"))

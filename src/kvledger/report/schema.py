@@ -30,12 +30,12 @@ SCHEMAS: dict[str, tuple[str, ...]] = {
     "inside": ("inside",),
     "measure": ("measure",),
     "measure-log": ("measure-log",),
-    "measure-snapshot": ("measure-snapshot",),
     "replay": ("replay", "replay with fit and try", "findings"),
     "size": ("size",),
     "sweep": ("sweep",),
     "trace": ("trace",),
     "watch": ("watch", "reading"),
+    "watch-pool": ("watch-pool", "moment"),
 }
 """The tables that make up each schema."""
 _WHOLE = {

@@ -34,7 +34,7 @@ _MAX_TOKEN = 16384
 _HINTS = {
     401: "give a bearer token with --token-file, or in KVLEDGER_TOKEN",
     403: "the token may not read metrics",
-    404: "check the path; vLLM serves /metrics beside /v1",
+    404: "check the path; engines serve /metrics beside /v1 (SGLang and LMDeploy with --enable-metrics)",
 }
 
 
@@ -238,7 +238,7 @@ def _refused(response: Any) -> SourceError:
         f"the server answers with status {status}",
         hint=_HINTS.get(status, "check the server"),
         status=status,
-        is_passing=status >= 500 or status == 429,
+        is_passing=(status >= 500 and status != 501) or status == 429,
     )
 
 

@@ -1,8 +1,7 @@
-"""Sources of samples: servers that run, saved scrapes, recordings, and Prometheus servers, all as one stream."""
+"""Sources of samples: servers that run, saved answers, recordings, and Prometheus servers, all as one stream."""
 
 from __future__ import annotations
 
-import io
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -11,16 +10,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
-from kvledger.engines.facts import Engine
-from kvledger.engines.recognise import recognise
-from kvledger.engines.vllm.metrics import read_vllm_metrics
-from kvledger.engines.vllm.series import is_series
+from kvledger.engines.recognise import TextKind, recognise
 from kvledger.errors import Error, SourceError, UsageError
 from kvledger.measure.recording import MAGIC, FrameReader, RecordedSample
-from kvledger.sources.http import Access, Address, fetch, fetch_with_retries, parse_address
+from kvledger.sources.endpoints import Endpoint, decode_text, read_text
+from kvledger.sources.http import Access, parse_address
 from kvledger.sources.prometheus import Range, fetch_instances, read_api_answer
 
-__all__ = ["Feed", "Pace", "Window", "decode_scrape", "is_server", "open_feed"]
+__all__ = ["Feed", "Pace", "Window", "is_server", "open_feed"]
 
 _MAX_FILE_BYTES = 4 * 2**30
 _MAX_TEXT_BYTES = 64 * 2**20
@@ -54,8 +51,8 @@ class Feed:
     samples: Iterator[RecordedSample]
     names: list[str]
     is_live: bool = False
-    other: bytes | None = field(default=None, repr=False)
-    """The text, when the source is a log, or metrics of another engine than vLLM."""
+    log: bytes | None = field(default=None, repr=False)
+    """The text, when the source is a log and gives no samples."""
 
 
 def is_server(spec: str) -> bool:
@@ -86,11 +83,9 @@ def open_feed(
         return _prometheus_feed(first.removeprefix(_PROMETHEUS), access, window, clock)
     if is_server(first):
         addresses = [parse_address(spec, default_path="/metrics") for spec in specs]
+        endpoints = [Endpoint(address=address, access=access) for address in addresses]
         names = [f"server {n + 1}" for n in range(len(specs))] if len(specs) > 1 else ["server"]
-        other = _peek(addresses[0], access) if len(addresses) == 1 and pace.for_seconds == 0 else None
-        if other is not None:
-            return Feed(samples=iter(()), names=names, other=other)
-        return Feed(samples=_poll(addresses, access, pace, clock, sleep), names=names, is_live=True)
+        return Feed(samples=_poll(endpoints, pace, clock, sleep), names=names, is_live=True)
     if first == "-":
         return _read_stream(stdin or sys.stdin.buffer, "standard input", seconds=clock())
     path = Path(first)
@@ -108,45 +103,23 @@ def open_feed(
         raise SourceError(f"`{first[:80]!r}` is no file name") from None
 
 
-def decode_scrape(content: bytes, content_type: str = "") -> str:
-    """Return the text of a scrape.
-
-    Raises:
-        SourceError: It is a web page, compressed, or no text.
-    """
-    start = content[:512].lstrip().lower()
-    if start.startswith((b"<!doctype", b"<html")) or content_type.startswith("text/html"):
-        raise SourceError("the server answers with a web page, not with metrics", hint="give its /metrics address")
-    if b"\x00" in content[:4096]:
-        raise SourceError("this is binary data, not the text of /metrics")
-    return content.decode("utf-8", errors="replace")
-
-
-def _peek(address: Address, access: Access) -> bytes | None:
-    """Return what the server says when it is another engine than vLLM."""
-    body = fetch_with_retries(address, access)
-    found = recognise(decode_scrape(body.content, body.content_type))
-    return None if found is None or found.engine is None or found.engine is Engine.VLLM else body.content
-
-
 def _poll(
-    addresses: list[Address],
-    access: Access,
+    endpoints: list[Endpoint],
     pace: Pace,
     clock: Callable[[], float],
     sleep: Callable[[float], None],
 ) -> Iterator[RecordedSample]:
-    with ThreadPoolExecutor(max_workers=min(16, len(addresses))) as pool:
+    with ThreadPoolExecutor(max_workers=min(16, len(endpoints))) as pool:
         begin = due = clock()
         is_first = True
         while True:
-            tasks = [pool.submit(_take, n, address, access, clock, is_first) for n, address in enumerate(addresses)]
+            tasks = [pool.submit(_take, n, endpoint, clock) for n, endpoint in enumerate(endpoints)]
             results = [task.result() for task in tasks]
             if is_first and all(isinstance(result, Error) for result in results):
                 raise next(result for result in results if isinstance(result, Error))
             for number, result in enumerate(results):
                 yield (
-                    RecordedSample(seconds=clock(), source=number, scrape=None, error=result.message)
+                    RecordedSample(seconds=clock(), source=number, error=result.message)
                     if isinstance(result, Error)
                     else result
                 )
@@ -157,16 +130,14 @@ def _poll(
             sleep(max(0.0, due - clock()))
 
 
-def _take(
-    number: int, address: Address, access: Access, clock: Callable[[], float], is_first: bool
-) -> RecordedSample | Error:
+def _take(number: int, endpoint: Endpoint, clock: Callable[[], float]) -> RecordedSample | Error:
     try:
         began = clock()
-        body = fetch_with_retries(address, access) if is_first else fetch(address, access)
-        scrape = read_vllm_metrics(decode_scrape(body.content, body.content_type))
+        answer = endpoint.take()
     except Error as error:
         return error
-    return RecordedSample(seconds=(began + clock()) / 2, source=number, scrape=scrape)
+    middle = (began + clock()) / 2
+    return RecordedSample(seconds=middle, source=number, scrape=answer.scrape, snapshots=answer.snapshots)
 
 
 def _prometheus_feed(url: str, access: Access, window: Window, clock: Callable[[], float]) -> Feed:
@@ -202,16 +173,13 @@ def _read_content(content: bytes, name: str, *, seconds: float) -> Feed:
     if content[:200].lstrip().startswith(b'{"status"'):
         names, samples = read_api_answer(content)
         return Feed(samples=iter(samples), names=names)
-    text = decode_scrape(content)
-    if not _looks_like_metrics(text):
-        return Feed(samples=iter(()), names=[name], other=content)
-    scrape = read_vllm_metrics(text)
-    return Feed(samples=iter([RecordedSample(seconds=seconds, source=0, scrape=scrape)]), names=[name])
-
-
-def _looks_like_metrics(text: str) -> bool:
-    """Tell a scrape of vLLM from a log: a scrape has lines that begin with a series or with its help."""
-    return any(is_series(line) for line in io.StringIO(text[: 2**20]))
+    text = decode_text(content)
+    found = recognise(text)
+    if found is None or found.kind is TextKind.LOG:
+        return Feed(samples=iter(()), names=[name], log=content)
+    answer = read_text(text)
+    sample = RecordedSample(seconds=seconds, source=0, scrape=answer.scrape, snapshots=answer.snapshots)
+    return Feed(samples=iter([sample]), names=[name])
 
 
 def _read_folder(folder: Path) -> Feed:
@@ -233,14 +201,14 @@ def _folder_samples(files: list[tuple[float, Path]]) -> Iterator[RecordedSample]
         try:
             with path.open("rb") as stream:
                 feed = _read_stream(stream, path.name, seconds=seconds)
-            if feed.other is not None:
-                raise SourceError(f"`{path.name}` is neither a scrape nor a recording")
+            if feed.log is not None:
+                raise SourceError(f"`{path.name}` is neither a saved answer nor a recording")
             for sample in feed.samples:
                 read += 1
                 yield sample
         except OSError as error:
-            yield RecordedSample(seconds=seconds, source=0, scrape=None, error=str(error.strerror))
+            yield RecordedSample(seconds=seconds, source=0, error=str(error.strerror))
         except SourceError as error:
-            yield RecordedSample(seconds=seconds, source=0, scrape=None, error=error.message)
+            yield RecordedSample(seconds=seconds, source=0, error=error.message)
     if not read:
-        raise SourceError("no file of the folder is a scrape of vLLM", hint="save /metrics texts into it")
+        raise SourceError("no file of the folder is an answer of a server", hint="save /metrics texts into it")

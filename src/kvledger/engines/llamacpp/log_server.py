@@ -24,6 +24,7 @@ _SLOTS = re.compile(
 )
 _SLOT = re.compile(r"new slot,? n_ctx(?:_slot)? = (?P<length>\d{1,12})")
 _TRAINED = re.compile(r"n_ctx_train\s{1,40}= (?P<length>\d{1,12})")
+_WINDOW = re.compile(r"print_info: n_swa\s{1,40}= (?P<tokens>\d{1,12})")
 _BREAKDOWN = re.compile(
     r"\|\s{1,8}- (?P<device>[^|\n]{1,80}?)\s{0,40}\|[^|\n]{0,80}?(?P<self>\d{1,9}) =\s{0,12}(?P<model>\d{1,9}) \+"
     r"\s{0,12}(?P<context>\d{1,9}) \+\s{0,12}(?P<compute>\d{1,9})"
@@ -108,6 +109,7 @@ SERVER_RULES = (
     Rule("n_slots = ", _SLOTS, _slots),
     Rule("new slot", _SLOT, lambda b, h: b.set(h, max_model_len=h.whole("length"))),
     Rule("n_ctx_train", _TRAINED, lambda b, h: b.option(h, "n_ctx_train", h.text("length") or "")),
+    Rule("n_swa ", _WINDOW, lambda b, h: b.option(h, "n_swa", h.text("tokens") or "")),
     Rule("| ", _BREAKDOWN, _breakdown),
     Rule("cudaMalloc failed", _REFUSED, _refused),
     Rule("stop processing", _RELEASE, _release),

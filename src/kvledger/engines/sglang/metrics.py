@@ -36,12 +36,12 @@ _OTHERS = (
     "gen_throughput", "new_token_ratio", "num_grammar_queue_reqs", "graph_memory_usage_gb", "num_requests_total",
     "num_retracted_input_tokens_total", "num_retracted_output_tokens_total", "startup_available_gpu_memory_gb",
     "pending_prealloc_token_usage", "streaming_session_held_tokens", "load_back_tokens_total",
-    "num_aborted_requests_total",
+    "num_aborted_requests_total", "spec_num_draft_tokens",
 )  # fmt: skip
 _HISTOGRAMS = ("prompt_tokens_histogram", "uncached_prompt_tokens_histogram", "generation_tokens_histogram")
 _EXPECTED = ("num_running_reqs", "num_queue_reqs", "num_used_tokens", "token_usage")
 WANTED = expand_names(
-    (_PREFIX + name for name in (*_GAUGES, *_COUNTERS, *_OTHERS, "cache_config_info")),
+    (_PREFIX + name for name in (*_GAUGES, *_COUNTERS, *_OTHERS, "cache_config_info", "realtime_tokens_total")),
     (_PREFIX + name for name in _HISTOGRAMS),
 )
 """The names of samples that are read."""
@@ -100,9 +100,22 @@ def _read_group(key: tuple[str, ...], series: list[Series]) -> EngineSnapshot:
         prefix_hit_ratio=find("cache_hit_rate"),
         weights_bytes=_gigabytes(find("weight_memory_usage_gb")),
         histograms=table.find_histograms(_PREFIX + name for name in _HISTOGRAMS),
-        others=table.find_others(_PREFIX + name for name in _OTHERS),
+        others=table.find_others(_PREFIX + name for name in _OTHERS) | _find_processed(table),
         missing=table.find_missing(_PREFIX + name for name in _EXPECTED) if used is None else (),
     )
+
+
+def _find_processed(table: SeriesTable) -> dict[str, float]:
+    """Return the tokens that steps have processed since the start (0.5.9+), those of prefills apart."""
+    found = {
+        mode: table.find(_PREFIX + "realtime_tokens_total", mode=mode)
+        for mode in ("prefill_compute", "prefill_cache", "decode")
+    }
+    known = {mode: float(quantity.value) for mode, quantity in found.items() if quantity is not None}
+    if not known:
+        return {}
+    prefilled = known.get("prefill_compute", 0.0) + known.get("prefill_cache", 0.0)
+    return {"sglang:prefilled_tokens": prefilled, "sglang:decoded_tokens": known.get("decode", 0.0)}
 
 
 def _read_pools(table: SeriesTable) -> tuple[PoolReading, ...]:

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from kvledger.engines.facts import Engine, EngineSnapshot
+from kvledger.engines.facts import Engine
 from kvledger.engines.vllm.metrics import VllmEngine
 from kvledger.measure.balance import Balance
 from kvledger.measure.counterfactual import Counterfactual, Lengths, compare_reservations
-from kvledger.measure.meter import Reading, shown_name
+from kvledger.measure.meter import Reading
 from kvledger.measure.pool import Structure
+from kvledger.measure.pool_meter import PoolMoment
 from kvledger.measure.sheet import Sheet
-from kvledger.measure.snapshots import draw_snapshots
 
-__all__ = ["PoolInstant", "SourceInstant", "lengths_of", "pool_of_reading", "pools_of_snapshots"]
+__all__ = ["PoolInstant", "SourceInstant", "lengths_of", "pool_of_moment", "pool_of_reading"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,33 +89,19 @@ def lengths_of(engine: VllmEngine) -> Lengths:
     )
 
 
-def pools_of_snapshots(snapshots: Sequence[EngineSnapshot]) -> tuple[PoolInstant, ...]:
-    """Return the pools of an engine that tells them itself; no two have the same engine and pool."""
-    found = [(one, pool) for one in snapshots for pool in _pools_of(one)]
-    several = Counter((pool.engine, pool.pool) for _, pool in found)
-    return tuple(
-        pool if several[pool.engine, pool.pool] == 1 else replace(pool, engine=_name_rank(one)) for one, pool in found
+def pool_of_moment(moment: PoolMoment) -> PoolInstant:
+    """Return one pool of an engine that tells it itself."""
+    key = moment.key
+    return PoolInstant(
+        engine=f"{key.index}/{key.rank}" if key.rank else str(key.index),
+        pool=key.pool,
+        server=key.engine,
+        model=moment.model,
+        running=moment.running,
+        waiting=moment.waiting,
+        preemptions=moment.preemptions,
+        restarts=moment.epoch,
+        structure="" if moment.layout is None else moment.layout.value,
+        sheet=moment.sheet,
+        problem=moment.problem,
     )
-
-
-def _pools_of(snapshot: EngineSnapshot) -> list[PoolInstant]:
-    preemptions = snapshot.preemptions_total
-    return [
-        PoolInstant(
-            engine=str(drawn.engine_index),
-            pool=drawn.pool,
-            server=drawn.engine,
-            model=None if drawn.model is None else shown_name(drawn.model),
-            running=drawn.running,
-            waiting=drawn.waiting,
-            preemptions=None if preemptions is None else int(preemptions.value),
-            sheet=drawn.sheet,
-            problem=drawn.problem,
-        )
-        for drawn in draw_snapshots((snapshot,))
-    ]
-
-
-def _name_rank(snapshot: EngineSnapshot) -> str:
-    told = ",".join(f"{name}={shown_name(value)}" for name, value in sorted(snapshot.labels.items()))
-    return f"{snapshot.engine_index}/{told}"

@@ -1,15 +1,15 @@
 """The recording rules of an SGLang server over its own metrics (``--enable-metrics``, 0.4 to 0.5.23).
 
-SGLang says what is held, kept and free (``kv_*_tokens`` from 0.5.13) and the tokens of the decode batch
-(``decode_sum_seq_lens`` from 0.5.9); tokens of prefill batches and the tails of pages are between these and what is
-held. Models with a second pool (sliding windows) are left out: one number does not tell their pools apart.
+SGLang says what is held, kept and free (``kv_*_tokens`` from 0.5.13). Every held page has at least one token; the
+tokens of the decode batch (``decode_sum_seq_lens``) count a shared prefix once for each request, so they bound nothing.
+Models with a second pool (sliding windows) are left out: one number does not tell their pools apart.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from kvledger.report.prometheus.rules import HOST, Rule, RuleGroup, at_least, at_most, label_as_number, with_label
+from kvledger.report.prometheus.rules import HOST, Rule, RuleGroup, at_most, label_as_number, with_label
 
 __all__ = ["sglang_rules"]
 
@@ -43,7 +43,7 @@ def sglang_rules(*, prefix: str = "sglang:") -> RuleGroup:
                 meaning="Token slots that running requests hold",
                 expr=at_most(held, "kvledger:capacity_tokens"),
             ),
-            *_used(find("decode_sum_seq_lens")),
+            *_used(),
             *_reservation(find("context_len")),
             Rule(
                 record="kvledger:available_tokens",
@@ -55,16 +55,14 @@ def sglang_rules(*, prefix: str = "sglang:") -> RuleGroup:
     )
 
 
-def _used(decoding: str) -> Iterator[Rule]:
-    tails = f"clamp_min({_HELD} - kvledger:running_requests * (kvledger:block_tokens - 1), 0)"
-    decoded = at_most(decoding, _HELD)
+def _used() -> Iterator[Rule]:
     yield Rule(
         record="kvledger:used_high_tokens", meaning="Most distinct tokens in the cache: all that is held", expr=_HELD
     )
     yield Rule(
         record="kvledger:used_low_tokens",
-        meaning="Least of them: all but a tail of a page for each running request, and those of the decode batch",
-        expr=f"({at_least(decoded, tails)} or {tails} or {decoded} or 0 * {_HELD})",
+        meaning="Least of them: one in each page",
+        expr=f"(ceil({_HELD} / kvledger:block_tokens) or 0 * {_HELD})",
     )
     yield Rule(
         record="kvledger:internal_low_tokens",
