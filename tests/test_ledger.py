@@ -177,9 +177,11 @@ def test_accuracies_are_the_three_of_the_design():
     assert [str(a) for a in Accuracy] == ["measured", "derived", "modelled"]
 
 
-def test_the_paper_view_has_the_four_categories_of_figure_2():
+def test_the_paper_view_has_the_four_categories_of_figure_2_and_what_a_prefix_cache_keeps():
     view = PaperView(token_states=0.2, reservation=0.1, internal_fragmentation=0.6, external_and_others=0.1)
     names = [f.name for f in fields(view)]
+    assert names.pop() == "kept_for_reuse"
+    assert view.kept_for_reuse == 0.0
     assert names == ["token_states", "reservation", "internal_fragmentation", "external_and_others"]
     assert sum(getattr(view, name) for name in names) == pytest.approx(1.0)
     assert all(a != b for a, b in pairwise(names))

@@ -171,10 +171,12 @@ class PaperView:
 
     They sum to 1. ``token_states`` is our ``used``; ``reservation`` is the part of ``reserved`` that will still be
     used; ``internal_fragmentation`` is what is reserved and never used; the rest (allocator rounding, holes, remainder,
-    free memory while a request waits) is ``external_and_others``.
+    free memory while a request waits) is ``external_and_others``. The paper has no prefix cache; our ``cached`` is kept
+    apart, as ``kept_for_reuse``.
     """
 
     token_states: float
     reservation: float
     internal_fragmentation: float
     external_and_others: float
+    kept_for_reuse: float = 0.0

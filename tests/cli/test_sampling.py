@@ -132,3 +132,24 @@ def test_the_clock_of_a_gpu_knows_the_link_to_its_host(capsys, clock, note):
         "swap", "--clock", clock, "--json", "-q",
     ).json()  # fmt: skip
     assert any(note in line for line in record["notes"])
+
+
+def test_swapping_can_be_tried_and_its_price_is_the_memory_of_the_host(capsys):
+    record = replayed(capsys, "--policy", "paged", "--samples", 2, "--swap-space", "1MiB", "--try", "preemption=swap")
+    (change,) = record["what_ifs"]["changes"]
+    assert change["price"] == "1.00 MiB of the host's memory"
+    assert any("--try preemption=swap: moving a token to the host" in note for note in record["notes"])
+    called = call(capsys, "replay", CHAT, *POOL, "--policy", "paged", "--try", "preemption=never", "-q")
+    assert called.code == 2
+    assert "neither recompute nor swap" in called.err
+
+
+def test_what_a_block_costs_to_read_is_asked_for_and_told_where_block_sizes_are_tried(capsys):
+    options = ("--policy", "paged", "--try", "block-size=2", "--clock", "0.1,0,0,1e-3")
+    free = call(capsys, "replay", CHAT, *POOL[:-2], *options, "--json", "-q").json()
+    costly = call(capsys, "replay", CHAT, *POOL[:-2], *options, "--block-overhead", 3.7, "--json", "-q").json()
+    assert any("small blocks are read as fast as large ones" in note for note in free["notes"])
+    assert not any("small blocks are read" in note for note in costly["notes"])
+    assert costly["settings"]["clock"]["block_overhead_tokens"] == 3.7
+    changed = [record["what_ifs"]["changes"][0]["end_to_end_seconds"] for record in (free, costly)]
+    assert changed[1] > changed[0]

@@ -6,8 +6,11 @@ from hypothesis import strategies as st
 
 from kvledger.errors import Error, UsageError
 from kvledger.ledger import Accuracy
-from kvledger.replay import Clock, parse_clock
+from kvledger.pool import parse_policy
+from kvledger.replay import Clock, Pool, Settings, parse_clock, replay
 from kvledger.replay.clock import STEPS, roofline_clock
+
+from .by_hand import workload
 
 
 def test_a_clock_adds_base_prefill_decode_and_reading():
@@ -61,3 +64,28 @@ def test_a_roofline_reads_the_weights_once_and_computes_two_flop_a_parameter():
     assert clock.a == clock.b == pytest.approx(16e9 / 150e12)
     assert clock.c == pytest.approx(131_072 / 1.6e12)
     assert clock.accuracy is Accuracy.MODELLED
+
+
+def test_a_block_costs_tokens_more_only_where_there_are_blocks():
+    """c 2: in blocks of 8 with an overhead of 4, a token takes 2 x (1 + 4 / 8) = 3."""
+    clock = Clock(base=1.0, c=2.0, block_overhead_tokens=4.0)
+    assert clock.per_token_read(8) == 3.0
+    assert clock.per_token_read(None) == 2.0
+    for policy, seconds in (("paged@8", 1 + 3 * 10), ("no-evict@8", 1 + 3 * 10), ("max", 1 + 2 * 10), ("paged@2", 61)):
+        outcome = replay(
+            workload((0, 10, 1)),
+            parse_policy(policy),
+            pool=Pool(bytes_per_token=1, capacity_tokens=64),
+            settings=Settings(max_model_len=32, clock=clock),
+        )
+        assert outcome.makespan_seconds == seconds, policy
+
+
+def test_a_clock_keeps_its_speed_at_the_block_size_of_its_run():
+    fitted = Clock(base=1.0, c=3.0).with_overhead(4.0, block_tokens=8)
+    assert (fitted.per_token_read(8), fitted.c) == (3.0, 2.0)
+
+
+def test_an_overhead_that_cannot_be_is_refused():
+    with pytest.raises(UsageError, match="as -1 tokens more, not from 0 to 1024"):
+        Clock(base=1.0, block_overhead_tokens=-1.0)

@@ -8,15 +8,30 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kvledger.cli.clocks import clock_at, clock_of, default_clock, fit_part, fitted, recorded_policy
+from kvledger.cli.clocks import (
+    clock_at,
+    clock_of,
+    default_clock,
+    fit_part,
+    fitted,
+    notes_on_weights,
+    recorded_policy,
+)
 from kvledger.cli.cost import Cost, cost_of, pool_of
 from kvledger.cli.grouping import grouped, notes_on_groups
 from kvledger.cli.output import refuse_input, refuse_overwrite
 from kvledger.cli.proving import find
 from kvledger.cli.question import Question
+from kvledger.cli.remarks import (
+    OF_MODEL,
+    notes_on_content,
+    notes_on_restarts,
+    notes_on_the_length,
+    notes_on_the_start,
+)
 from kvledger.cli.running import KernelNotice, progress_bar
 from kvledger.cli.sampling import notes_on_samples, with_answers
-from kvledger.cli.swapping import notes_on_swapping, swap_space
+from kvledger.cli.swapping import check_swap_space, notes_on_swapping
 from kvledger.cli.trying import Change, TryContext, check_tries, notes_on_tries, parse_tries, run_tries
 from kvledger.errors import CapacityError, UsageError
 from kvledger.pool.policy import Kind, Placement, Policy, Preemption, Sampling, parse_policies
@@ -32,6 +47,7 @@ from kvledger.replay.what_if import Scenario, Setting, WhatIf
 from kvledger.replay.workload import Workload
 from kvledger.sources.files import load_trace
 from kvledger.traces import Trace, with_rate
+from kvledger.units import parse_bytes
 
 if TYPE_CHECKING:
     from kvledger.report.replay import ReplayReport
@@ -63,7 +79,7 @@ def ask(question: Question, *, load: Callable[..., Trace] = load_trace) -> Repla
     policies, left_out = _runnable(policies, pool)
     clock_text, assumed = _clock_text(question, cost)
     part = fit_part(clock_text)
-    clock = clock_of(clock_text, cost)
+    clock = replace(clock_of(clock_text, cost), block_overhead_tokens=question.block_overhead)
     trace = _trace(question, load, identity=_needs_identity(question, changes))
     length, origin = _max_model_len(question, cost, trace.workload)
     settings = Settings(
@@ -77,7 +93,9 @@ def ask(question: Question, *, load: Callable[..., Trace] = load_trace) -> Repla
     notice, fit = KernelNotice(quiet=question.quiet), None
     if part is not None:
         fit = fitted(trace, recorded_policy(policies), pool, settings, part_ratio=part, notice=notice)
-        settings = replace(settings, clock=fit.clock)
+        block = recorded_policy(policies).block_tokens
+        clock = fit.clock if block is None else fit.clock.with_overhead(question.block_overhead, block_tokens=block)
+        settings = replace(settings, clock=clock)
     targets = _series_targets(question, policies)
     runner = _Runner(trace.workload, pool, settings, notice=notice)
     context = _context(
@@ -85,6 +103,7 @@ def ask(question: Question, *, load: Callable[..., Trace] = load_trace) -> Repla
     )
     for policy in policies:
         check_sampling(policy, trace.workload)
+        check_swap_space(policy, pool)
     check_tries(changes, context, trace.workload)
     outcomes = [runner.run(policy, series=targets.get(policy.name), force=question.force) for policy in policies]
     replayed = list(zip(policies, outcomes, strict=True))
@@ -108,13 +127,15 @@ def ask(question: Question, *, load: Callable[..., Trace] = load_trace) -> Repla
             *cost.notes,
             *(f"`{name}` is left out: {why}" for name, why in left_out.items()),
             *assumed,
-            *_start_notes(policies, pool, settings),
+            *notes_on_weights(clock_text, cost, pool.total_bytes(policies[0])),
+            *notes_on_the_start(policies, pool, settings),
+            *notes_on_the_length(policies, origin, settings, trace.workload),
             *notes_on_groups(policies, cost),
-            *_content_notes(question, trace),
+            *notes_on_content(question, trace),
             *notes_on_samples(policies, trace.workload),
-            *notes_on_swapping(policies, settings.clock),
-            *_restart_notes(question, policies),
-            *notes_on_tries(changes, clock_text),
+            *notes_on_swapping([policy.name for policy in policies if policy.swaps], changes, settings.clock),
+            *notes_on_restarts(question, policies),
+            *notes_on_tries(changes, clock_text, settings.clock),
         ),
     )
 
@@ -148,21 +169,6 @@ def _clock_text(question: Question, cost: Cost) -> tuple[str, tuple[str, ...]]:
     return clock, (f"no --clock was given and the parameters are not known, so time is that of {clock}, modelled",)
 
 
-def _start_notes(policies: list[Policy], pool: Pool, settings: Settings) -> tuple[str, ...]:
-    """Say when an engine of block tables would not start, because it must hold one request of max_model_len."""
-    paged = next((policy for policy in policies if policy.kind.is_paged and policy.groups is None), None)
-    if paged is None:
-        return ()
-    size = pool.divide(paged)
-    tokens = size.units * size.unit_tokens
-    if tokens >= settings.max_model_len:
-        return ()
-    return (
-        f"the pool holds {tokens:,} tokens, less than one request of max_model_len {settings.max_model_len:,}: "
-        "vLLM would not start like this; give --max-model-len",
-    )
-
-
 def _needs_identity(question: Question, changes: list[Change]) -> bool:
     tried = any(change.setting is Setting.PREFIX_CACHING for change in changes)
     return tried or question.prefix_caching == "on"
@@ -187,14 +193,6 @@ def _context(question: Question, cost: Cost, clock_text: str, base: Scenario) ->
         return clock_at(clock_text, base.settings.clock, cost, bytes_per_token=bytes_per_token, ranks=ranks)
 
     return TryContext(base=base, cost=cost, kv_dtype=question.kv_dtype, clock_at=at)
-
-
-def _content_notes(question: Question, trace: Trace) -> tuple[str, ...]:
-    if question.prefix_caching == "on" and trace.workload.content is None:
-        return (
-            "the trace does not tell what its requests share, so the prefix cache can only find a request's own blocks",
-        )
-    return ()
 
 
 class _Runner:
@@ -266,7 +264,7 @@ def _policies(question: Question, text: str) -> list[Policy]:
         prefix_caching=question.prefix_caching == "on",
         sampling=None if question.samples_as is None else Sampling(question.samples_as),
         preemption=Preemption(question.preemption),
-        swap_bytes=swap_space(question),
+        swap_bytes=parse_bytes(question.swap_space),
     )
     return parse_policies(text, base=base)
 
@@ -279,21 +277,11 @@ def _mitigated(question: Question) -> list[Policy]:
     return policies
 
 
-def _restart_notes(question: Question, policies: list[Policy]) -> tuple[str, ...]:
-    if not question.restart_every:
-        return ()
-    return tuple(
-        f"`{policy.name}` is replayed without restarts: a batch returns all of its memory when it ends"
-        for policy in policies
-        if policy.kind is Kind.STATIC_BATCH
-    )
-
-
 def _max_model_len(question: Question, cost: Cost, workload: Workload) -> tuple[int, str]:
     if question.max_model_len is not None:
         return question.max_model_len, "given"
     if cost.max_model_len is not None:
-        return cost.max_model_len, "the model's"
+        return cost.max_model_len, OF_MODEL
     return max(2, workload.longest_tokens), "the longest request of the trace"
 
 

@@ -11,6 +11,7 @@ from kvledger.errors import TraceError, UsageError
 from kvledger.pool.policy import Kind, Policy
 from kvledger.replay.clock import STEPS, Clock, parse_clock, roofline_clock
 from kvledger.traces.record import Trace
+from kvledger.units import format_bytes
 
 if TYPE_CHECKING:
     from kvledger.cli.cost import Cost
@@ -18,7 +19,16 @@ if TYPE_CHECKING:
     from kvledger.replay.fit import ClockFit
     from kvledger.replay.settings import Pool, Settings
 
-__all__ = ["clock_at", "clock_of", "default_clock", "fit_part", "fitted", "is_roofline", "recorded_policy"]
+__all__ = [
+    "clock_at",
+    "clock_of",
+    "default_clock",
+    "fit_part",
+    "fitted",
+    "is_roofline",
+    "notes_on_weights",
+    "recorded_policy",
+]
 
 DEFAULT_GPU = "a100-80gb"
 _FIT = "fit"
@@ -88,6 +98,25 @@ def clock_of(text: str, cost: Cost, *, ranks: int = 1) -> Clock:
     )
 
 
+def notes_on_weights(text: str, cost: Cost, pool_bytes: int) -> tuple[str, ...]:
+    """Say when one GPU of a roofline has no room for the weights, or for them and the pool."""
+    if not is_roofline(text):
+        return ()
+    from kvledger.model.gpus import find_gpu
+
+    name, colon, parameters = text.partition(":")
+    gpu = find_gpu(name)
+    count, _, bits, _ = _given(parameters, text) if colon else _models(cost, text)
+    weights = int(count * bits / 8)
+    if weights + pool_bytes <= gpu.memory_bytes:
+        return ()
+    has = f"the {format_bytes(gpu.memory_bytes)} of one {gpu.name}"
+    taken = f"{format_bytes(weights)} of weights ({count / 1e9:.3g}B parameters in {bits:g} bits)"
+    if weights > gpu.memory_bytes:
+        return (f"{taken} are more than {has}, so it could not run this; --try tp=N replays one of N ranks",)
+    return (f"{taken} and a pool of {format_bytes(pool_bytes)} are more than {has}; a pool there would be smaller",)
+
+
 def clock_at(text: str, clock: Clock, cost: Cost, *, bytes_per_token: int, ranks: int) -> Clock:
     """Return the clock when a token costs ``bytes_per_token``, on ``ranks`` ranks.
 
@@ -95,7 +124,8 @@ def clock_at(text: str, clock: Clock, cost: Cost, *, bytes_per_token: int, ranks
     change with its bytes.
     """
     if is_roofline(text):
-        return clock_of(text, replace(cost, bytes_per_token=bytes_per_token), ranks=ranks)
+        anew = clock_of(text, replace(cost, bytes_per_token=bytes_per_token), ranks=ranks)
+        return replace(anew, block_overhead_tokens=clock.block_overhead_tokens)
     scale = bytes_per_token / cost.bytes_per_token
     return replace(clock, c=clock.c * scale, d=clock.d * scale)
 

@@ -40,6 +40,7 @@ class Question:
     max_num_seqs: int
     max_num_batched_tokens: int
     clock: str | None
+    block_overhead: float
     restart_every: float
     columns: str | None
     rate: float | None
@@ -70,6 +71,7 @@ DEFAULTS: dict[str, Any] = dict.fromkeys(Question.__slots__) | {
     "swap_space": "4GiB",
     "max_num_seqs": 1024,
     "max_num_batched_tokens": 8192,
+    "block_overhead": 0.0,
     "restart_every": 0.0,
     "seed": 0,
     "session_starts": "rate:0.1",

@@ -119,6 +119,13 @@ def _options(*groups: Decorator) -> Decorator:
         "parameters or 8B.",
     ),
     click.option(
+        "--block-overhead",
+        type=click.FloatRange(0, 1024),
+        default=0.0,
+        show_default=True,
+        help="Reading a block takes as long as so many tokens more (3.7: the kernel of the PagedAttention paper).",
+    ),
+    click.option(
         "--restart-every", type=click.FloatRange(0), default=0.0, help="Restart the server every so many seconds."
     ),
 )
@@ -141,8 +148,8 @@ def _options(*groups: Decorator) -> Decorator:
         "tries",
         multiple=True,
         metavar="SETTING=VALUE,...",
-        help="What if: block-size, kv-dtype, tp, memory, max-model-len, max-num-seqs, max-num-batched-tokens or "
-        "prefix-caching had another value; each alone. Repeatable.",
+        help="What if: block-size, kv-dtype, tp, memory, max-model-len, max-num-seqs, max-num-batched-tokens, "
+        "prefix-caching or preemption had another value; each alone. Repeatable.",
     ),
     click.option(
         "--findings",

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from kvledger.errors import CapacityError
 from kvledger.pool.policy import Policy, Preemption
-from kvledger.units import parse_bytes
 
 if TYPE_CHECKING:
-    from kvledger.cli.question import Question
     from kvledger.replay.clock import Clock
+    from kvledger.replay.settings import Pool
 
-__all__ = ["notes_on_swapping", "swap_options", "swap_space"]
+__all__ = ["check_swap_space", "notes_on_swapping", "swap_options"]
 
 Function = Callable[..., Any]
 
@@ -37,14 +37,24 @@ def swap_options(function: Function) -> Function:
     return function
 
 
-def swap_space(question: Question) -> int:
-    """Return the bytes of the host that may be swapped to; 0 when nothing is."""
-    return parse_bytes(question.swap_space) if question.preemption == Preemption.SWAP else 0
+def check_swap_space(policy: Policy, pool: Pool) -> None:
+    """Refuse a host that has no room for even one block of a policy that swaps.
+
+    Raises:
+        CapacityError: It has not.
+    """
+    block_bytes = pool.divide(policy).unit_bytes
+    if policy.swaps and policy.swap_bytes < block_bytes:
+        raise CapacityError(
+            f"{policy.swap_bytes} bytes of the host hold not even one block of {block_bytes} bytes",
+            hint="give a larger --swap-space, or --preemption recompute",
+        )
 
 
-def notes_on_swapping(policies: Sequence[Policy], clock: Clock) -> tuple[str, ...]:
-    """Say what moving blocks costs, where any are moved."""
-    swapping = [f"`{policy.name}`" for policy in policies if policy.swaps]
+def notes_on_swapping(policies: Sequence[str], changes: Sequence[object], clock: Clock) -> tuple[str, ...]:
+    """Say what moving blocks costs, where any policy or change moves some."""
+    swapping = [f"`{policy}`" for policy in policies]
+    swapping += [f"--try {change}" for change in changes if str(change) == f"preemption={Preemption.SWAP}"]
     if not swapping:
         return ()
     which = ", ".join(swapping)

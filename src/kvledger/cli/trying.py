@@ -10,8 +10,9 @@ from typing import assert_never
 from kvledger.cli.clocks import is_roofline
 from kvledger.cli.cost import Cost, token_bytes
 from kvledger.cli.grouping import grouped
+from kvledger.cli.swapping import check_swap_space
 from kvledger.errors import UsageError
-from kvledger.pool.policy import Kind, Policy
+from kvledger.pool.policy import Kind, Policy, Preemption
 from kvledger.replay.clock import Clock
 from kvledger.replay.outcome import Outcome
 from kvledger.replay.samples import check_sampling
@@ -24,7 +25,7 @@ __all__ = ["Change", "TryContext", "check_tries", "notes_on_tries", "parse_tries
 
 _MOST_CHANGES = 64
 _EXAMPLE = "write --try block-size=16,32 or --try kv-dtype=fp8"
-_NEED_BLOCKS = (Setting.BLOCK_SIZE, Setting.PREFIX_CACHING)
+_NEED_BLOCKS = (Setting.BLOCK_SIZE, Setting.PREFIX_CACHING, Setting.PREEMPTION)
 _NEED_MODEL = (Setting.KV_DTYPE, Setting.TP)
 
 
@@ -117,15 +118,20 @@ def check_tries(changes: Sequence[Change], context: TryContext, workload: Worklo
         check_sampling(scenario.policy, workload)
 
 
-def notes_on_tries(changes: Sequence[Change], clock: str) -> Iterator[str]:
-    """Yield what was assumed about the changes; ``clock`` as it was asked for."""
+def notes_on_tries(changes: Sequence[Change], text: str, clock: Clock) -> Iterator[str]:
+    """Yield what was assumed about the changes; ``text`` is the clock as it was asked for."""
     settings = {change.setting for change in changes}
+    if Setting.BLOCK_SIZE in settings and not clock.block_overhead_tokens and clock.c:
+        yield (
+            "--try block-size: small blocks are read as fast as large ones with this clock; what reading one costs can "
+            "be given with --block-overhead (3.7 tokens meet the kernel of the PagedAttention paper)"
+        )
     if Setting.TP in settings:
         yield (
             "--try tp: memory and bytes per token are those of one rank; the memory that smaller weights leave free is "
             "not added (give it with --try memory=...), and communication between ranks takes no time"
         )
-        if not is_roofline(clock):
+        if not is_roofline(text):
             yield "--try tp: the clock is no roofline, so ranks only read faster here; they would compute faster, too"
     if Setting.KV_DTYPE in settings:
         yield "--try kv-dtype: the pool keeps its bytes, so it holds more or fewer tokens"
@@ -146,6 +152,8 @@ def _apply(change: Change, context: TryContext) -> tuple[Scenario, str]:
         case Setting.BLOCK_SIZE:
             resized_policy = replace(policy, block_size=_integer(change))
             return replace(base, policy=grouped(resized_policy, context.cost, kv_dtype=context.kv_dtype)), ""
+        case Setting.PREEMPTION:
+            return _with_preemption(base, change)
         case Setting.PREFIX_CACHING:
             return replace(base, policy=_with_caching(policy, change)), ""
         case Setting.MEMORY:
@@ -168,6 +176,15 @@ def _with_caching(policy: Policy, change: Change) -> Policy:
     if change.value not in ("on", "off"):
         raise UsageError(f"--try {change} is neither on nor off", hint="write --try prefix-caching=off")
     return replace(policy, prefix_caching=change.value == "on")
+
+
+def _with_preemption(base: Scenario, change: Change) -> tuple[Scenario, str]:
+    if change.value not in list(Preemption):
+        raise UsageError(f"--try {change} is neither recompute nor swap", hint="write --try preemption=swap")
+    policy = replace(base.policy, preemption=Preemption(change.value))
+    check_swap_space(policy, base.pool)
+    price = f"{format_bytes(policy.swap_bytes)} of the host's memory" if policy.swaps else ""
+    return replace(base, policy=policy), price
 
 
 def _recost(change: Change, context: TryContext) -> tuple[Scenario, str]:

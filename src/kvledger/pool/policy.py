@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Any, assert_never
 
 from kvledger.errors import UsageError
-from kvledger.pool.groups import BlockGroups
+from kvledger.pool.groups import BlockGroups, GroupKind
 
 __all__ = [
     "Growth",
@@ -150,6 +150,16 @@ class Policy:
     def block_groups(self) -> BlockGroups | None:
         """The groups of a policy that has block tables for them; None when one table serves all layers."""
         return self.groups if self.kind is Kind.PAGED else None
+
+    @property
+    def block_tokens(self) -> int | None:
+        """Tokens of the smallest block that attention reads through a table; None where it reads one extent."""
+        if not self.kind.is_paged or self.kind is Kind.VMM:
+            return None
+        groups = self.block_groups
+        if groups is None:
+            return self.block_size
+        return min((g.block_tokens for g in groups.groups if g.kind is not GroupKind.STATE), default=None)
 
     @property
     def swaps(self) -> bool:

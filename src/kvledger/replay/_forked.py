@@ -21,7 +21,7 @@ def new_forked(workload: Workload, policy: Policy, size: PoolSize, settings: Set
     """Return the state of a replay over tables that fork and swap.
 
     Raises:
-        CapacityError: The tables would not fit, or the host holds not even one block.
+        CapacityError: The tables would have too many entries.
     """
     longest = min(settings.max_model_len, workload.longest_tokens) // size.unit_tokens + 2
     width = 1 if workload.samples is None or not len(workload) else int(workload.samples.max())
@@ -37,7 +37,7 @@ def new_forked(workload: Workload, policy: Policy, size: PoolSize, settings: Set
     return Forked(
         tables=new_fork_tables(
             blocks=size.units,
-            host_blocks=_host_blocks(policy, size) if policy.swaps else 0,
+            host_blocks=min(policy.swap_bytes // size.unit_bytes, _MOST_HOST_BLOCKS) if policy.swaps else 0,
             slots=settings.max_num_seqs + 1,
             width=width,
             longest_blocks=longest,
@@ -47,13 +47,3 @@ def new_forked(workload: Workload, policy: Policy, size: PoolSize, settings: Set
         sums=np.zeros(2, np.float64),
         rates=np.array([turnover, settings.clock.d * size.unit_tokens], np.float64),
     )
-
-
-def _host_blocks(policy: Policy, size: PoolSize) -> int:
-    blocks = policy.swap_bytes // size.unit_bytes
-    if blocks < 1:
-        raise CapacityError(
-            f"{policy.swap_bytes} bytes of the host hold not even one block of {size.unit_bytes} bytes",
-            hint="give a larger --swap-space, or --preemption recompute",
-        )
-    return min(blocks, _MOST_HOST_BLOCKS)

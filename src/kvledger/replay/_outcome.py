@@ -73,13 +73,15 @@ def stale_ratio(sums: Sums, size: PoolSize) -> float:
 
 
 def paper_view(ratio: dict[Account, float], never_used: float) -> PaperView:
-    """Return the categories of the paper's Figure 2."""
+    """Return the categories of the paper's Figure 2, and what a prefix cache keeps, which it has not."""
     used, reservation = ratio[Account.USED], ratio[Account.RESERVED] - never_used
+    cached = ratio[Account.CACHED]
     return PaperView(
         token_states=used,
         reservation=_clean(reservation),
         internal_fragmentation=never_used,
-        external_and_others=_clean(1.0 - used - reservation - never_used) if any(ratio.values()) else 0.0,
+        external_and_others=_clean(1.0 - used - reservation - never_used - cached) if any(ratio.values()) else 0.0,
+        kept_for_reuse=cached,
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kvledger.errors import UsageError
 from kvledger.ledger import Accuracy
@@ -11,6 +11,7 @@ __all__ = ["Clock", "parse_clock"]
 
 _FIELDS = ("base", "a", "b", "c", "d")
 MOST_SECONDS = 1e6
+MOST_OVERHEAD_TOKENS = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,7 +20,8 @@ class Clock:
 
     A scheduled request that computes its last known token after having generated some is one decode sequence; every
     other one adds its tokens to ``prefill_tokens``. ``kv_tokens_read`` sums the stored tokens of those scheduled.
-    Every token of a block that is moved between the GPU and its host takes ``d`` on top.
+    Every token of a block that is moved between the GPU and its host takes ``d`` on top. Reading a block of a block
+    table takes as long as ``block_overhead_tokens`` more tokens would, so ``c`` grows as blocks get smaller.
     """
 
     base: float
@@ -27,6 +29,7 @@ class Clock:
     b: float = 0.0
     c: float = 0.0
     d: float = 0.0
+    block_overhead_tokens: float = 0.0
     name: str = "given"
     accuracy: Accuracy = Accuracy.MODELLED
 
@@ -36,8 +39,22 @@ class Clock:
             value = getattr(self, name)
             if not 0 <= value <= MOST_SECONDS:
                 raise UsageError(f"`{name}` of the clock is {value}, not from 0 to {MOST_SECONDS:g} seconds")
+        if not 0 <= self.block_overhead_tokens <= MOST_OVERHEAD_TOKENS:
+            raise UsageError(
+                f"a block takes as long to read as {self.block_overhead_tokens:g} tokens more, not from 0 to "
+                f"{MOST_OVERHEAD_TOKENS}"
+            )
         if self.base == 0:
             raise UsageError("`base` of the clock is 0, so time could stand still", hint="give each step some seconds")
+
+    def per_token_read(self, block_tokens: int | None) -> float:
+        """Return the seconds to read a stored token, in blocks of so many tokens (None: not through a block table)."""
+        return self.c if block_tokens is None else self.c * (1.0 + self.block_overhead_tokens / block_tokens)
+
+    def with_overhead(self, tokens: float, *, block_tokens: int) -> Clock:
+        """Return the clock with this overhead of a block, as fast as before in blocks of ``block_tokens``."""
+        c = self.per_token_read(block_tokens) / (1.0 + tokens / block_tokens)
+        return replace(self, c=c, block_overhead_tokens=tokens)
 
     def seconds(self, *, prefill_tokens: int, decode_sequences: int, kv_tokens_read: int) -> float:
         """Return the duration of one step, with the arithmetic of the compiled replay."""

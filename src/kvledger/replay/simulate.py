@@ -328,7 +328,8 @@ def _prepare(workload: Workload, policy: Policy, size: PoolSize, settings: Setti
     ints[at.I_BUDGET] = settings.max_num_batched_tokens
     ints[at.I_FAST] = int(hooks.fast)
     clock = settings.clock
-    floats[at.F_BASE : at.F_BASE + 4] = (clock.base, clock.a, clock.b, clock.c)
+    per_token_read = clock.per_token_read(policy.block_tokens)
+    floats[at.F_BASE : at.F_BASE + 4] = (clock.base, clock.a, clock.b, per_token_read)
     floats[at.F_RESTART_EVERY] = settings.restart_every_seconds
     floats[at.F_RESTART_DOWN] = settings.restart_down_seconds
     return state

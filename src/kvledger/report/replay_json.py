@@ -51,6 +51,7 @@ def replay_json(report: ReplayReport) -> dict[str, Any]:
                 "b": clock.b,
                 "c": clock.c,
                 "d": clock.d,
+                "block_overhead_tokens": clock.block_overhead_tokens,
                 "fit": _fit(report.fit),
             },
             "restart_every_seconds": settings.restart_every_seconds,

@@ -236,13 +236,16 @@ def _seconds(value: float | None) -> str:
 
 
 def _paper(outcomes: Sequence[Outcome]) -> Table:
-    table = new_table("policy", "token states", "reservation", "internal frag.", "external & others")
+    kept = any(o.paper_ratio.kept_for_reuse for o in outcomes)
+    columns = ("token states", "reservation", "internal frag.", "external & others")
+    table = new_table("policy", *columns, *(("kept for reuse",) if kept else ()))
     for o in outcomes:
         view = o.paper_ratio
         table.add_row(
             _name(o, outcomes),
             *(percent(v) for v in (view.token_states, view.reservation, view.internal_fragmentation)),
             percent(view.external_and_others),
+            *((percent(view.kept_for_reuse),) if kept else ()),
         )
     return table
 

@@ -100,7 +100,13 @@ _RATIOS = (
     _column("stale_ratio", Kind.NUMBER, "ratio", "d", "held for tokens that their layers no longer need"),
     *(
         _column(f"paper_{name}_ratio", Kind.NUMBER, "ratio", "d", "as the PagedAttention paper divides the pool")
-        for name in ("token_states", "reservation", "internal_fragmentation", "external_and_others")
+        for name in (
+            "token_states",
+            "reservation",
+            "internal_fragmentation",
+            "external_and_others",
+            "kept_for_reuse",
+        )
     ),
     *(
         _column(name, Kind.NUMBER, "ratio", "d", "a factor of the utilisation")

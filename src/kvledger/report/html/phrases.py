@@ -188,6 +188,7 @@ PHRASES: dict[str, tuple[str, str]] = {
     "paper.reservation": ("reservation", "预留"),
     "paper.internal": ("internal frag.", "内部碎片"),
     "paper.others": ("external & others", "外部碎片及其他"),
+    "paper.kept": ("kept for reuse", "留待复用"),
     "formula.paper": ("see the page on accounts in the documentation", "见文档的账户页"),
     # mitigations
     "mitigations.title": ("What the usual mitigations do", "常见缓解办法的效果"),

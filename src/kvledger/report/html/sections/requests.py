@@ -104,6 +104,8 @@ def _paper(policies: _Policies, rows: dict[str, Cell]) -> Markup:
         "internal": "internal_fragmentation",
         "others": "external_and_others",
     }
+    if any(p.paper_ratio.get("kept_for_reuse") for _, p in policies):
+        fields["kept"] = "kept_for_reuse"
     columns = [
         Column(title=both("balance.policy"), text=True),
         *(Column(title=both(f"paper.{n}"), accuracy="derived", formula="formula.paper") for n in fields),
