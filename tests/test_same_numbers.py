@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from kvledger.cli.exporting import make_collector
 from kvledger.live.view import WatchModel
 from kvledger.measure.figure import Span
-from kvledger.report.measure_text import format_amount, format_span
+from kvledger.report.measure_sheet import format_amount, format_span
 
 from .cli.calling import call
 from .measure.recorded import measure, rows
