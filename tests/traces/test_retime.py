@@ -24,3 +24,9 @@ def test_an_infinite_rate_puts_all_arrivals_at_0() -> None:
 def test_a_rate_that_is_none_is_refused(rate: float) -> None:
     with pytest.raises(UsageError, match="not above 0"):
         with_rate(TRACE, rate)
+
+
+def test_arrivals_drawn_in_pieces_are_those_drawn_at_once(monkeypatch) -> None:
+    whole = with_rate(TRACE, 4.0, seed=1).workload.arrival_seconds
+    monkeypatch.setattr("kvledger.traces.retime._PIECE", 999)
+    assert (with_rate(TRACE, 4.0, seed=1).workload.arrival_seconds == whole).all()

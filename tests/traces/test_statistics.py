@@ -29,6 +29,17 @@ def test_a_window_longer_than_the_trace_has_no_rate(span, peaks) -> None:
     assert stats.mean_rate == pytest.approx(3 / span)
 
 
+@pytest.mark.parametrize("piece", [1, 2, 3, 7, 100])
+def test_statistics_do_not_depend_on_the_pieces_they_are_taken_in(piece, monkeypatch) -> None:
+    arrivals = np.cumsum(np.random.default_rng(1).exponential(3.0, 90)).tolist()
+    whole = describe(of(arrivals))
+    monkeypatch.setattr("kvledger.traces.statistics._PIECE", piece)
+    pieces = describe(of(arrivals))
+    assert (pieces.peak_10s_rate, pieces.peak_60s_rate) == (whole.peak_10s_rate, whole.peak_60s_rate)
+    assert pieces.arrival_cv == pytest.approx(whole.arrival_cv, rel=1e-12)
+    assert whole.arrival_cv == pytest.approx(np.diff(arrivals).std() / np.diff(arrivals).mean(), rel=1e-12)
+
+
 def test_a_metronome_has_no_variation() -> None:
     assert describe(of([0, 1, 2, 3])).arrival_cv == pytest.approx(0)
 

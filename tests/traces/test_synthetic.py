@@ -3,6 +3,8 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from kvledger.errors import UsageError
@@ -96,6 +98,23 @@ def test_on_and_off_periods_keep_the_mean_rate_and_leave_the_off_periods_empty()
     assert len(arrivals) / float(arrivals[-1]) == pytest.approx(2, rel=0.03)
 
 
+def test_a_swing_moves_the_rate_over_each_day_and_keeps_its_mean() -> None:
+    arrivals = workload("fixed,requests=700000,rate=1,swing=0.8").arrival_seconds
+    assert (np.diff(arrivals) >= 0).all()
+    whole = arrivals[arrivals < 8 * 86400]
+    assert len(whole) / (8 * 86400) == pytest.approx(1, rel=0.01)
+    counts, _ = np.histogram(whole % 86400, bins=24, range=(0, 86400))
+    hours = np.arange(25) * 3600.0
+    expected = np.diff(hours - 0.8 * 86400 / (2 * np.pi) * np.sin(2 * np.pi * hours / 86400))
+    assert counts / 8 == pytest.approx(expected, rel=0.06)
+
+
+def test_a_swing_leaves_lengths_and_other_arrivals_alone() -> None:
+    flat, swung = workload("chat,requests=2000"), workload("chat,requests=2000,swing=1")
+    assert (flat.prompt_tokens == swung.prompt_tokens).all()
+    assert not workload("chat,requests=2000,swing=1,rate=inf").arrival_seconds.any()
+
+
 def test_an_infinite_rate_is_a_queue_that_is_never_empty() -> None:
     for turns in (1, 2):
         assert not workload(f"chat,turns={turns},rate=inf,requests=100").arrival_seconds.any()
@@ -180,6 +199,11 @@ def test_a_cap_is_never_exceeded_by_any_draw() -> None:
         assert (drawn >= 1).all()
 
 
+_FILE_SCHEMA = pa.schema(
+    [("arrival_seconds", pa.float64()), ("prompt_tokens", pa.int32()), ("output_tokens", pa.int32())]
+)
+
+
 def peak_mib(program: str) -> int:
     """Run a program and return the most memory it held; VmHWM, since ru_maxrss starts at the parent's."""
     show = "print([line.split()[1] for line in open('/proc/self/status') if line.startswith('VmHWM')][0])"
@@ -210,6 +234,25 @@ def test_ten_million_rows_of_csv_are_read_within_a_gib(tmp_path: Path) -> None:
         f"from kvledger.sources.files import load_trace\nassert len(load_trace({str(path)!r}, identity=False)) == 10**7"
     )
     assert peak_mib(program) < 800
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux's /proc to see the peak of memory")
+@pytest.mark.parametrize("rows_a_group", [100_000, 10_000_000])
+def test_ten_million_rows_of_parquet_take_little_more_than_their_arrays(tmp_path: Path, rows_a_group: int) -> None:
+    path = tmp_path / "rows.parquet"
+    with pq.ParquetWriter(path, _FILE_SCHEMA) as writer:
+        for group in range(10_000_000 // rows_a_group):
+            first = group * rows_a_group
+            rows = np.arange(first, first + rows_a_group)
+            columns = {"arrival_seconds": rows / 7, "prompt_tokens": rows % 7919 + 1, "output_tokens": rows % 499 + 1}
+            table = pa.table(columns, schema=_FILE_SCHEMA)
+            writer.write_table(table, row_group_size=rows_a_group)
+    program = "from kvledger.sources.files import load_trace\nimport pyarrow.parquet\n"
+    bare = peak_mib(program)
+    arrays_mib = 10_000_000 * 16 // 2**20
+    read = peak_mib(f"{program}assert len(load_trace({str(path)!r}, identity=False)) == 10**7")
+    assert read - bare < 1.5 * arrays_mib
 
 
 def test_a_recipe_draws_what_its_description_does() -> None:

@@ -25,6 +25,7 @@ Drop = Callable[[str, int], None]
 _CSV_BLOCK_BYTES = 1 << 22
 _JSON_ROWS = 8192
 _PARQUET_ROWS = 1 << 16
+_PARQUET_BUFFER_BYTES = 1 << 20  # read columns as they are decoded, not whole row groups
 _NULLS = ["", "null", "NULL", "None", "N/A", "NA"]
 NOT_JSON = "line is not a JSON object"
 
@@ -122,7 +123,7 @@ def _csv(source: TraceInput, head: Head, names: Sequence[str], drop: Drop) -> It
 
 def _parquet(source: TraceInput, names: Sequence[str]) -> Iterator[Columns]:
     try:
-        file = pq.ParquetFile(source.random_access())
+        file = pq.ParquetFile(source.random_access(), pre_buffer=False, buffer_size=_PARQUET_BUFFER_BYTES)
         for batch in file.iter_batches(batch_size=_PARQUET_ROWS, columns=list(names), use_threads=False):
             batch.validate(full=True)  # strings that are no UTF-8, offsets out of range
             yield {name: batch.column(name) for name in names}

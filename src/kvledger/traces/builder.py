@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TypeVar
 
 import numpy as np
@@ -15,6 +15,7 @@ from kvledger.pool.policy import MOST_SAMPLES
 from kvledger.replay.observed import Observed
 from kvledger.replay.workload import Beams, Content, SharedPrefix, Workload
 from kvledger.traces.batch import Batch, Identity, IdentityKind
+from kvledger.traces.growing import GrowingColumn
 from kvledger.traces.record import Trace, TraceAccuracy, TraceFormat
 
 __all__ = ["MAX_LENGTH_TOKENS", "WorkloadBuilder"]
@@ -24,26 +25,27 @@ MAX_LENGTH_TOKENS = 100_000_000
 MAX_ROWS = 200_000_000
 MAX_IDS = 1 << 28
 _MAX_SECONDS = 1e10
+_PIECE = 1 << 20
 
 _Floats = NDArray[np.float64]
 T = TypeVar("T", bound=np.generic)
 
 
-@dataclass(slots=True)
 class _Columns:
-    arrival: list[_Floats] = field(default_factory=list)
-    prompt: list[NDArray[np.int32]] = field(default_factory=list)
-    output: list[NDArray[np.int32]] = field(default_factory=list)
-    limit: list[NDArray[np.int32]] = field(default_factory=list)
-    shared: list[NDArray[np.int32]] = field(default_factory=list)
-    session: list[NDArray[np.int32]] = field(default_factory=list)
-    counts: list[NDArray[np.int64]] = field(default_factory=list)
-    ids: list[NDArray[np.int64]] = field(default_factory=list)
-    lengths: list[NDArray[np.int32]] = field(default_factory=list)
-    samples: list[NDArray[np.int32]] = field(default_factory=list)
-    beams: list[NDArray[np.bool_]] = field(default_factory=list)
-    first_token: list[_Floats] = field(default_factory=list)
-    end: list[_Floats] = field(default_factory=list)
+    def __init__(self) -> None:
+        self.arrival = GrowingColumn(np.float64)
+        self.prompt = GrowingColumn(np.int32)
+        self.output = GrowingColumn(np.int32)
+        self.limit = GrowingColumn(np.int32)
+        self.shared = GrowingColumn(np.int32)
+        self.session = GrowingColumn(np.int32)
+        self.counts = GrowingColumn(np.int64)
+        self.ids = GrowingColumn(np.int64)
+        self.lengths = GrowingColumn(np.int32)
+        self.samples = GrowingColumn(np.int32)
+        self.beams = GrowingColumn(np.bool_)
+        self.first_token = GrowingColumn(np.float64)
+        self.end = GrowingColumn(np.float64)
 
 
 class WorkloadBuilder:
@@ -134,19 +136,19 @@ class WorkloadBuilder:
 
         if batch.arrival_seconds is not None:
             columns.arrival.append(pick(batch.arrival_seconds))
-        columns.prompt.append(pick(batch.prompt_tokens).astype(np.int32))
-        columns.output.append(pick(batch.output_tokens).astype(np.int32))
+        prompts = pick(batch.prompt_tokens)
+        columns.prompt.append(prompts)
+        columns.output.append(pick(batch.output_tokens))
         if batch.max_tokens is not None:
             columns.limit.append(self._bounded(pick(batch.max_tokens), "max_tokens"))
         if batch.shared_prefix_tokens is not None:
             shared = self._bounded(pick(batch.shared_prefix_tokens), "shared prefix")
-            prompt = columns.prompt[-1]
-            self._adjust("shared prefix longer than the prompt: cut to the prompt", int((shared > prompt).sum()))
-            columns.shared.append(np.minimum(shared, prompt))
+            self._adjust("shared prefix longer than the prompt: cut to the prompt", int((shared > prompts).sum()))
+            columns.shared.append(np.minimum(shared, prompts))
         if batch.samples is not None:
             self._append_samples(batch.samples[keep], None if batch.beams is None else batch.beams[keep])
         if batch.session is not None:
-            columns.session.append(batch.session[keep].astype(np.int32))
+            columns.session.append(batch.session[keep])
         if batch.identity is not None:
             self._append_identity(batch.identity, keep)
 
@@ -155,7 +157,7 @@ class WorkloadBuilder:
         samples = np.floor(np.nan_to_num(samples, nan=1.0, posinf=MOST_SAMPLES + 1.0, neginf=0.0))
         self._adjust(f"more than {MOST_SAMPLES:,} answers to a prompt: cut", int((samples > MOST_SAMPLES).sum()))
         self._adjust("less than 1 answer to a prompt: taken as 1", int((samples < 1).sum()))
-        self._columns.samples.append(np.clip(samples, 1, MOST_SAMPLES).astype(np.int32))
+        self._columns.samples.append(np.clip(samples, 1, MOST_SAMPLES))
         self._columns.beams.append(np.zeros(len(samples), np.bool_) if beams is None else beams)
 
     def _observe(self, batch: Batch, keep: NDArray[np.bool_]) -> None:
@@ -168,22 +170,28 @@ class WorkloadBuilder:
             for column in columns:
                 column.append(np.full(self._kept, np.nan))
         arrivals = batch.arrival_seconds[keep]
-        for column, moment in zip(columns, moments):
-            seen = np.full(len(arrivals), np.nan) if moment is None else moment[keep]
-            with np.errstate(invalid="ignore"):
-                early = seen < arrivals
-                wrong = early | ~(np.abs(seen) <= _MAX_SECONDS)
-            self._adjust("observed moment before the arrival: left out", int(early.sum()))
-            column.append(np.where(wrong, np.nan, seen))
-        unseen = (columns[0][-1] == columns[1][-1]) & (batch.output_tokens[keep] > 1)
-        columns[0][-1][unseen] = np.nan  # the answer came in one piece: its first token was not seen
+        first, end = (self._seen(moment, arrivals, keep) for moment in moments)
+        unseen = (first == end) & (batch.output_tokens[keep] > 1)
+        first[unseen] = np.nan  # the answer came in one piece: its first token was not seen
+        columns[0].append(first)
+        columns[1].append(end)
+
+    def _seen(self, moment: _Floats | None, arrivals: _Floats, keep: NDArray[np.bool_]) -> _Floats:
+        """Return observed moments of the rows kept, NaN where there is none that can be."""
+        seen = np.full(len(arrivals), np.nan) if moment is None else moment[keep]
+        with np.errstate(invalid="ignore"):
+            early = seen < arrivals
+            wrong = early | ~(np.abs(seen) <= _MAX_SECONDS)
+        self._adjust("observed moment before the arrival: left out", int(early.sum()))
+        return np.where(wrong, np.nan, seen)
 
     def _append_identity(self, identity: Identity, keep: NDArray[np.bool_]) -> None:
         columns = self._columns
         columns.counts.append(identity.counts[keep])
         wanted = slice(None) if keep.all() else np.repeat(keep, identity.counts)
-        columns.ids.append(identity.ids[wanted])
-        self._ids += len(columns.ids[-1])
+        ids = identity.ids[wanted]
+        columns.ids.append(ids)
+        self._ids += len(ids)
         if identity.lengths is not None:
             columns.lengths.append(identity.lengths[wanted])
 
@@ -207,32 +215,32 @@ class WorkloadBuilder:
         columns, self._columns = self._columns, _Columns()
         if not self._kept:
             raise _nothing_left(self)
-        arrivals = _join(columns.arrival)
+        arrivals = columns.arrival.take()
         if arrivals is None:
             arrivals = np.zeros(self._kept)
             self.note(
                 "no arrival times: all requests arrive at 0, a queue that is never empty; choose a rate with --rate"
             )
             self.accuracy = replace(self.accuracy, arrivals=Accuracy.MODELLED)
-        first, end = _join(columns.first_token), _join(columns.end)
+        first, end = columns.first_token.take(), columns.end.take()
         if self.absolute:
             origin = arrivals.min()
             for moments in (arrivals, first, end):
                 if moments is not None:
                     moments -= origin
         order = self._order(arrivals)
-        prompt, output = _take(_join(columns.prompt), order), _take(_join(columns.output), order)
+        prompt, output = _take(columns.prompt.take(), order), _take(columns.output.take(), order)
         assert prompt is not None
         assert output is not None
-        limit = _take(_join(columns.limit), order)
-        samples, beams = _take(_join(columns.samples), order), _take(_join(columns.beams), order)
+        limit = _take(columns.limit.take(), order)
+        samples, beams = _take(columns.samples.take(), order), _take(columns.beams.take(), order)
         several = samples is not None and bool((samples > 1).any())
         workload = Workload(
             arrival_seconds=arrivals if order is None else arrivals[order],
             prompt_tokens=prompt,
             output_tokens=output,
             max_tokens=limit if limit is not None and limit.any() else None,
-            session=_take(_join(columns.session), order),
+            session=_take(columns.session.take(), order),
             content=self._content(columns, order),
             samples=samples if several else None,
             beams=Beams(mask=beams) if several and beams is not None and beams.any() else None,
@@ -249,7 +257,8 @@ class WorkloadBuilder:
         ).check()
 
     def _order(self, arrivals: _Floats) -> NDArray[np.int64] | None:
-        backwards = int((np.diff(arrivals) < 0).sum())
+        pieces = range(0, len(arrivals), _PIECE)
+        backwards = sum(int((np.diff(arrivals[max(0, i - 1) : i + _PIECE]) < 0).sum()) for i in pieces)
         if not backwards:
             return None
         if not self.interleaved:
@@ -257,12 +266,12 @@ class WorkloadBuilder:
         return np.argsort(arrivals, kind="stable")
 
     def _content(self, columns: _Columns, order: NDArray[np.int64] | None) -> Content | None:
-        shared = _take(_join(columns.shared), order)
+        shared = _take(columns.shared.take(), order)
         if shared is not None:
             return SharedPrefix(tokens=shared)
         if self.identity is None or not columns.counts:
             return None
-        counts, ids, lengths = _join(columns.counts), _join(columns.ids), _join(columns.lengths)
+        counts, ids, lengths = columns.counts.take(), columns.ids.take(), columns.lengths.take()
         assert counts is not None
         assert ids is not None
         if not len(ids):
@@ -281,15 +290,6 @@ def _observed(first: _Floats | None, end: _Floats | None) -> Observed | None:
         return None
     observed = Observed(first_token_seconds=first, end_seconds=end)
     return observed if observed.moments else None
-
-
-def _join(parts: list[NDArray[T]]) -> NDArray[T] | None:
-    """Concatenate the parts of one column and give their memory back."""
-    if not parts:
-        return None
-    joined = np.concatenate(parts) if len(parts) > 1 else parts[0]
-    parts.clear()
-    return joined
 
 
 def _take(column: NDArray[T] | None, order: NDArray[np.int64] | None) -> NDArray[T] | None:

@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kvledger.errors import UsageError
 from kvledger.ledger import Accuracy
@@ -13,6 +14,8 @@ from kvledger.traces.record import Trace
 from kvledger.traces.synthetic.arrivals import ArrivalLaw
 
 __all__ = ["with_rate"]
+
+_PIECE = 1 << 20
 
 
 def with_rate(trace: Trace, rate: float, *, seed: int = 0) -> Trace:
@@ -28,13 +31,24 @@ def with_rate(trace: Trace, rate: float, *, seed: int = 0) -> Trace:
     """
     if not rate > 0:
         raise UsageError(f"a rate of {rate:g} requests a second is not above 0", hint="give a rate such as 2, or inf")
-    gaps = ArrivalLaw(rate=rate).gaps(np.random.Generator(np.random.PCG64([seed, 0xA221])).random(len(trace)))
     how = "all at 0" if math.isinf(rate) else f"Poisson, {rate:g} a second, seed {seed}"
     kept = tuple(note for note in trace.notes if not note.startswith("no arrival times"))
     return replace(
         trace,
-        workload=replace(trace.workload, arrival_seconds=np.cumsum(gaps)),
+        workload=replace(trace.workload, arrival_seconds=_drawn(len(trace), rate, seed)),
         notes=(*kept, f"arrivals are drawn anew ({how}), in the order of the trace"),
         accuracy=replace(trace.accuracy, arrivals=Accuracy.MODELLED),
         observed=None,
     ).check()
+
+
+def _drawn(count: int, rate: float, seed: int) -> NDArray[np.float64]:
+    """Draw arrivals piece by piece, so that nothing but the result is as long as the trace."""
+    law, stream = ArrivalLaw(rate=rate), np.random.Generator(np.random.PCG64([seed, 0xA221]))
+    arrivals, last = np.empty(count), 0.0
+    for i in range(0, count, _PIECE):
+        gaps = law.gaps(stream.random(min(_PIECE, count - i)))
+        gaps[0] += last
+        np.cumsum(gaps, out=arrivals[i : i + _PIECE])
+        last = float(arrivals[min(i + _PIECE, count) - 1])
+    return arrivals

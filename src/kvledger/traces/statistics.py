@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,6 +14,7 @@ from kvledger.traces.prefix import PrefixShare, prefix_share
 __all__ = ["Lengths", "TraceStatistics", "describe"]
 
 _RANKS = (0.5, 0.9, 0.95, 0.99)
+_PIECE = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +57,7 @@ class TraceStatistics:
 def describe(workload: Workload) -> TraceStatistics:
     """Compute the statistics of a workload."""
     arrivals, span = workload.arrival_seconds, workload.span_seconds
-    total = workload.prompt_tokens.astype(np.int64) + workload.output_tokens
+    total = _total(workload)
     declared = None if workload.max_tokens is None else workload.max_tokens[workload.max_tokens > 0]
     sessions = 0
     if workload.session is not None:
@@ -76,16 +78,31 @@ def describe(workload: Workload) -> TraceStatistics:
     )
 
 
+def _total(workload: Workload) -> NDArray[np.integer]:
+    """Return prompt plus output of each request, in 32 bits where they fit."""
+    fits = int(workload.prompt_tokens.max()) + int(workload.output_tokens.max()) < 2**31
+    return np.add(workload.prompt_tokens, workload.output_tokens, dtype=np.int32 if fits else np.int64)
+
+
 def _peak(arrivals: NDArray[np.float64], window_seconds: float) -> float:
     """Return the most arrivals in one window over the window's length; windows do not overlap."""
-    window = np.floor((arrivals - arrivals[0]) / window_seconds)
-    edges = np.flatnonzero(np.diff(window, prepend=-1.0))
-    return float(np.diff(np.append(edges, len(window))).max()) / window_seconds
+    most, current, held = 0, -1.0, 0
+    for i in range(0, len(arrivals), _PIECE):
+        window = np.floor((arrivals[i : i + _PIECE] - arrivals[0]) / window_seconds)
+        edges = np.flatnonzero(np.diff(window, prepend=-1.0))
+        counts = np.diff(np.append(edges, len(window)))
+        counts[0] += held if window[0] == current else 0  # the window in which the piece before ended goes on
+        most, current, held = max(most, int(counts.max())), float(window[-1]), int(counts[-1])
+    return most / window_seconds
 
 
 def _variation(arrivals: NDArray[np.float64]) -> float | None:
-    gaps = np.diff(arrivals)
-    return float(gaps.std() / gaps.mean()) if len(gaps) > 1 else None
+    count = len(arrivals) - 1
+    if count < 2:
+        return None
+    mean = float(arrivals[-1] - arrivals[0]) / count
+    pieces = (np.diff(arrivals[i : i + _PIECE + 1]) for i in range(0, count, _PIECE))
+    return math.sqrt(sum(float(np.square(gaps - mean).sum()) for gaps in pieces) / count) / mean
 
 
 def _lengths(column: NDArray[np.integer]) -> Lengths:

@@ -10,7 +10,7 @@ rest of the record).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, BinaryIO
 
 import msgspec
@@ -23,6 +23,7 @@ from kvledger.errors import TraceError
 from kvledger.ledger import Accuracy
 from kvledger.replay.observed import Observed
 from kvledger.replay.workload import Beams, Content, HashIds, HashKind, SharedPrefix, TokenIds, Workload
+from kvledger.traces.growing import GrowingColumn
 from kvledger.traces.head import Head, Shape
 from kvledger.traces.record import ErrorBand, Trace, TraceAccuracy, TraceFormat
 from kvledger.traces.registry import Given, Reader, ReadOptions
@@ -34,6 +35,8 @@ SCHEMA = "kvledger.trace"
 SCHEMA_VERSION = 1
 _GROUP_ROWS = 1 << 17
 _GROUP_IDS = 1 << 24
+_BATCH_ROWS = 1 << 16
+_BUFFER_BYTES = 1 << 20
 _OBSERVED = ("first_token_seconds", "end_seconds")
 
 
@@ -184,20 +187,18 @@ def _read(given: Given) -> Trace:
 
 def _assembled(source: TraceInput, head: Head, header: _Header, options: ReadOptions) -> Trace:
     names = [name for name in head.columns if options.identity or not name.startswith(("content_", "shared_"))]
-    table: Any = pq.ParquetFile(source.random_access()).read(columns=names, use_threads=False)
-    table.validate(full=True)
-    workload = Workload(
-        arrival_seconds=_plain(table, "arrival_seconds", np.float64),
-        prompt_tokens=_plain(table, "prompt_tokens", np.int32),
-        output_tokens=_plain(table, "output_tokens", np.int32),
-        max_tokens=_plain(table, "max_tokens", np.int32) if "max_tokens" in names else None,
-        session=_plain(table, "session", np.int32) if "session" in names else None,
-        content=_content(table, header) if options.identity else None,
-        samples=_plain(table, "samples", np.int32) if "samples" in names else None,
-        beams=Beams(mask=_plain(table, "beam_search", np.bool_)) if "beam_search" in names else None,
-    )
+    columns = _gather(source, names, header)
     return Trace(
-        workload=workload,
+        workload=Workload(
+            arrival_seconds=columns["arrival_seconds"],
+            prompt_tokens=columns["prompt_tokens"],
+            output_tokens=columns["output_tokens"],
+            max_tokens=columns.get("max_tokens"),
+            session=columns.get("session"),
+            content=_content(columns, header) if options.identity else None,
+            samples=columns.get("samples"),
+            beams=Beams(mask=columns["beam_search"]) if "beam_search" in columns else None,
+        ),
         format=TraceFormat(name=header.format_name, sentence=header.format_sentence),
         rows_read=header.rows_read,
         dropped=header.dropped,
@@ -207,52 +208,72 @@ def _assembled(source: TraceInput, head: Head, header: _Header, options: ReadOpt
             arrivals=header.arrivals,
             prompts=header.prompts,
             outputs=header.outputs,
-            prompt_band=ErrorBand(low_ratio=header.prompt_band[0], high_ratio=header.prompt_band[1])
-            if header.prompt_band
-            else None,
-            output_band=ErrorBand(low_ratio=header.output_band[0], high_ratio=header.output_band[1])
-            if header.output_band
-            else None,
+            prompt_band=_error_band(header.prompt_band),
+            output_band=_error_band(header.output_band),
         ),
-        observed=Observed(**{name: _plain(table, name, np.float64) for name in _OBSERVED})
-        if set(_OBSERVED) <= set(names)
-        else None,
+        observed=Observed(**{name: columns[name] for name in _OBSERVED}) if set(_OBSERVED) <= set(names) else None,
     ).check()
 
 
-def _plain(table: Any, name: str, kind: type[np.generic]) -> NDArray[Any]:
-    column = table.column(name)
-    if column.null_count:
-        raise ValueError(f"column {name} has nulls")
-    return np.array(column.to_numpy(), dtype=kind)
+def _error_band(band: tuple[float, float] | None) -> ErrorBand | None:
+    return ErrorBand(low_ratio=band[0], high_ratio=band[1]) if band else None
 
 
-def _content(table: Any, header: _Header) -> Content | None:
-    if header.content == "shared_prefix":
-        return SharedPrefix(tokens=_plain(table, "shared_prefix_tokens", np.int32))
-    if header.content not in ("hash_ids", "token_ids"):
-        return None
-    is_tokens = header.content == "token_ids"
-    counts, ids = _lists(table, "content_ids", pa.int32() if is_tokens else pa.int64())
-    offsets = np.concatenate((np.zeros(1, np.int64), np.cumsum(counts)))
-    if is_tokens:
-        return TokenIds(offsets=offsets, ids=ids)
-    lengths = None
-    if "content_lengths" in table.column_names:
-        length_counts, lengths = _lists(table, "content_lengths", pa.int32())
-        if (length_counts != counts).any():
-            raise ValueError("content_lengths do not fit content_ids")
-    if header.block_tokens < 1:
-        raise ValueError(f"blocks of {header.block_tokens} tokens")
-    return HashIds(offsets=offsets, ids=ids, block_tokens=header.block_tokens, kind=header.hash_kind, lengths=lengths)
+def _gather(source: TraceInput, names: Sequence[str], header: _Header) -> dict[str, NDArray[Any]]:
+    """Read the columns batch by batch; a list becomes a column of its values and one of its sizes (``*_counts``)."""
+    values = pa.int32() if header.content == "token_ids" else pa.int64()
+    lists = {"content_ids": values, "content_lengths": pa.int32()}
+    gathered: dict[str, GrowingColumn[Any]] = {}
+    for name in names:
+        if name in lists:
+            gathered[name] = GrowingColumn(lists[name].to_pandas_dtype())
+            gathered[f"{name}_counts"] = GrowingColumn(np.int64)
+        else:
+            gathered[name] = GrowingColumn(_kind_of(name))
+    file = pq.ParquetFile(source.random_access(), pre_buffer=False, buffer_size=_BUFFER_BYTES)
+    for batch in file.iter_batches(batch_size=_BATCH_ROWS, columns=list(names), use_threads=False):
+        batch.validate(full=True)
+        for name in names:
+            column = batch.column(name)
+            if name in lists:
+                sizes, column = _list(column, name, lists[name])
+                gathered[f"{name}_counts"].append(sizes)
+            elif column.null_count:
+                raise ValueError(f"column {name} has nulls")
+            gathered[name].append(column)
+    taken = {name: column.take() for name, column in gathered.items()}
+    return {name: np.zeros(0, np.int32) if column is None else column for name, column in taken.items()}
 
 
-def _lists(table: Any, name: str, kind: Any) -> tuple[NDArray[np.int64], NDArray[Any]]:
+def _kind_of(name: str) -> type[np.generic]:
+    if name == "beam_search":
+        return np.bool_
+    return np.float64 if name.endswith("_seconds") else np.int32
+
+
+def _list(column: Any, name: str, kind: Any) -> tuple[NDArray[np.int64], NDArray[Any]]:
     """Return how many values each row's list has, and the values."""
-    column = table.column(name).combine_chunks()
     if column.type != pa.list_(kind) or column.null_count or column.flatten().null_count:
         raise ValueError(f"column {name} is not made of lists of {kind}, or has nulls")
     return np.asarray(column.value_lengths(), dtype=np.int64), np.asarray(column.flatten())
+
+
+def _content(columns: dict[str, NDArray[Any]], header: _Header) -> Content | None:
+    if header.content == "shared_prefix":
+        return SharedPrefix(tokens=columns["shared_prefix_tokens"])
+    if header.content not in ("hash_ids", "token_ids"):
+        return None
+    counts, ids = columns["content_ids_counts"], columns["content_ids"]
+    offsets = np.zeros(len(counts) + 1, np.int64)
+    np.cumsum(counts, out=offsets[1:])
+    if header.content == "token_ids":
+        return TokenIds(offsets=offsets, ids=ids)
+    lengths = columns.get("content_lengths")
+    if lengths is not None and (columns["content_lengths_counts"] != counts).any():
+        raise ValueError("content_lengths do not fit content_ids")
+    if header.block_tokens < 1:
+        raise ValueError(f"blocks of {header.block_tokens} tokens")
+    return HashIds(offsets=offsets, ids=ids, block_tokens=header.block_tokens, kind=header.hash_kind, lengths=lengths)
 
 
 READER = Reader(

@@ -13,6 +13,8 @@ from kvledger.traces.synthetic.lengths import gamma
 
 __all__ = ["ArrivalLaw"]
 
+DAY_SECONDS = 86400.0
+_MOMENTS = 1 << 14
 _Floats = NDArray[np.float64]
 
 
@@ -34,12 +36,14 @@ class ArrivalLaw:
 
     ``rate`` infinite: all arrivals are at 0, a queue that is never empty. ``cv`` 1 is Poisson, above is burstier, 0 is
     a metronome. With ``off_seconds`` > 0 all arrivals fall into the on periods; ``rate`` stays the mean over both.
+    With ``swing_ratio`` s the rate at t is rate * (1 - s cos(2 pi t / day)): least at time 0, most half a day later.
     """
 
     rate: float
     cv: float = 1.0
     on_seconds: float = 0.0
     off_seconds: float = 0.0
+    swing_ratio: float = 0.0
 
     def gaps(self, uniform: _Floats) -> _Floats:
         """Turn uniform numbers in [0, 1) into gaps of mean 1 / rate (of the time that is on)."""
@@ -53,9 +57,22 @@ class ArrivalLaw:
         return np.interp(uniform, cumulative, gaps) / self.rate
 
     def clock(self, busy_seconds: _Floats) -> _Floats:
-        """Insert the off periods: map the sum of gaps to the time at which it is reached."""
-        if not self.off_seconds or math.isinf(self.rate):
+        """Insert the off periods, or the swing: map the sum of gaps to the time at which it is reached."""
+        if math.isinf(self.rate):
+            return busy_seconds
+        if self.swing_ratio:
+            return _swung(busy_seconds, self.swing_ratio)
+        if not self.off_seconds:
             return busy_seconds
         period = self.on_seconds + self.off_seconds
         periods, inside = np.divmod(busy_seconds, period)
         return periods * period + inside * (self.on_seconds / period)
+
+
+def _swung(busy_seconds: _Floats, ratio: float) -> _Floats:
+    """Invert t - s day / (2 pi) sin(2 pi t / day), the arrivals until t over their mean rate, by a table of one day."""
+    days, inside = np.divmod(busy_seconds, DAY_SECONDS)
+    times = np.linspace(0.0, DAY_SECONDS, _MOMENTS)
+    reached = times - ratio * DAY_SECONDS / math.tau * np.sin(math.tau * times / DAY_SECONDS)
+    reached[-1] = DAY_SECONDS
+    return days * DAY_SECONDS + np.interp(inside, reached, times)

@@ -48,6 +48,7 @@ COMMON: Parameters = {
     "cv": 1.0,
     "on": 0.0,
     "off": 0.0,
+    "swing": 0.0,
     "shared_prefix": 0,
     "max_tokens": 0,
 }

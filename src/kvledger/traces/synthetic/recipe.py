@@ -46,6 +46,8 @@ class Recipe:
             when = f"arrivals: {law.rate:g} a second, gaps with a coefficient of variation of {law.cv:g}"
             if law.off_seconds:
                 when += f", {law.on_seconds:g} s on and {law.off_seconds:g} s off"
+            if law.swing_ratio:
+                when += f", the rate swinging by {100 * law.swing_ratio:g} % over each day from its least at 0"
         sentences = [f"synthetic: {self.shaped_to}", f"{when}; seed {self.seed}"]
         if self.turns > 1:
             sentences.append(f"{self.turns} turns a conversation, {self.think_seconds:g} s apart on average")
@@ -86,7 +88,13 @@ def parse_recipe(spec: str, *, seed: int) -> Recipe:
         shaped_to=kind.shaped_to.format(**values),
         requests=int(values["requests"]),
         seed=int(values["seed"]) if values["seed"] >= 0 else seed,
-        arrivals=ArrivalLaw(rate=values["rate"], cv=values["cv"], on_seconds=values["on"], off_seconds=values["off"]),
+        arrivals=ArrivalLaw(
+            rate=values["rate"],
+            cv=values["cv"],
+            on_seconds=values["on"],
+            off_seconds=values["off"],
+            swing_ratio=values["swing"],
+        ),
         shape=kind.shape(values),
         shared_prefix_tokens=int(values["shared_prefix"]),
         max_tokens=int(values["max_tokens"]),
@@ -115,6 +123,7 @@ _RANGES: Mapping[str, tuple[float, float]] = {
     "cv": (0, 20),
     "on": (0, 1e9),
     "off": (0, 1e9),
+    "swing": (0, 1),
     "shared_prefix": (0, _MAX_TOTAL),
     "max_tokens": (0, _MAX_TOTAL),
     "max_total": (2, _MAX_TOTAL),
@@ -132,5 +141,7 @@ def _check_ranges(values: Parameters) -> None:
             raise UsageError(f"`{key}={value:g}` is outside {low:g} to {high:g}", hint=f"choose `{key}` within it")
     if bool(values["on"]) != bool(values["off"]):
         raise UsageError("`on` and `off` belong together: seconds with arrivals and seconds without")
+    if values["on"] and values["swing"]:
+        raise UsageError("`swing` and `on` with `off` are two shapes of the rate", hint="give one of them")
     if values.get("turns", 1) * 2 >= values.get("max_total", math.inf):
         raise UsageError(f"{values['turns']:g} turns do not fit {values['max_total']:g} tokens", hint="raise max_total")
