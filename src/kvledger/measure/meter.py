@@ -14,8 +14,10 @@ from dataclasses import dataclass, field, replace
 
 from kvledger.engines.vllm.metrics import Generation, VllmEngine, VllmScrape
 from kvledger.measure.balance import Balance, Instant, Scheduling, balance_tokens, infer_scheduling
+from kvledger.measure.figure import Span
 from kvledger.measure.offsets import OffsetTracker, read_differences
 from kvledger.measure.pool import PoolShape, count_held_blocks, read_pool_shape
+from kvledger.measure.reuse import ReuseTracker
 from kvledger.measure.sheet import Sheet, draw_sheet
 
 __all__ = ["WINDOW_SAMPLES", "Meter", "Reading", "shown_name"]
@@ -62,7 +64,7 @@ class _Step:
     instant: Instant
     shape: PoolShape
     reading: Reading
-    computed_tokens: int | None
+    cached_blocks: Span
 
 
 @dataclass(slots=True)
@@ -70,6 +72,7 @@ class _EngineMeter:
     index: int
     epoch: int = 0
     tracker: OffsetTracker = field(default_factory=OffsetTracker)
+    reuse: ReuseTracker = field(default_factory=ReuseTracker)
     scheduling: Scheduling = Scheduling.UNKNOWN
     last: VllmEngine | None = None
     shape: PoolShape | None = None
@@ -81,7 +84,7 @@ class _EngineMeter:
 
     def restart(self) -> None:
         self.epoch += 1
-        self.tracker = OffsetTracker()
+        self.tracker, self.reuse = OffsetTracker(), ReuseTracker()
         self.is_new_epoch = True
 
     def note(self, engine: VllmEngine) -> None:
@@ -168,7 +171,8 @@ class Meter:
             meter.quiet_samples += 1
         else:
             meter.quiet_samples = _STICKY_SAMPLES
-        step = _Step(seconds, meter.epoch, instant, shape, bare, _count_computed(engine))
+        cached = meter.reuse.bound_cached(shape, engine, balance)
+        step = _Step(seconds, meter.epoch, instant, shape, bare, cached)
         meter.steps.append(step)
         return _complete_reading(step, balance, meter.scheduling)
 
@@ -269,7 +273,7 @@ def _run(steps: list[_Step], highest: list[int], scheduling: Scheduling, learned
 
 
 def _complete_reading(step: _Step, balance: Balance, scheduling: Scheduling) -> Reading:
-    sheet = draw_sheet(step.shape, balance, running=step.instant.running, computed_tokens=step.computed_tokens)
+    sheet = draw_sheet(step.shape, balance, running=step.instant.running, cached_blocks=step.cached_blocks)
     return replace(step.reading, balance=balance, sheet=sheet, scheduling=scheduling)
 
 
@@ -294,12 +298,6 @@ def _find_problem(engine: VllmEngine, shape: PoolShape | None) -> tuple[str, int
             "the block count belongs to another engine, or the gauge is rounded"
         ), None
     return "", held
-
-
-def _count_computed(engine: VllmEngine) -> int | None:
-    if engine.prompt_tokens is None or engine.generation_tokens is None:
-        return None
-    return engine.prompt_tokens + engine.generation_tokens + max(0, (engine.query_tokens or 0) - engine.prompt_tokens)
 
 
 def _has_reset(before: VllmEngine | None, now: VllmEngine) -> bool:

@@ -41,14 +41,21 @@ class Sheet:
         return next(figure for figure in self.figures if figure.name == name)
 
 
-def draw_sheet(shape: PoolShape, balance: Balance, *, running: int, computed_tokens: int | None) -> Sheet:
+_FORMULA = {
+    Accuracy.DERIVED: "at most the blocks ever filled",
+    Accuracy.MODELLED: "at most the blocks ever filled; at least free blocks - those that can be bare, "
+    "if nobody reset the prefix cache",
+}
+
+
+def draw_sheet(shape: PoolShape, balance: Balance, *, running: int, cached_blocks: Span) -> Sheet:
     """Draw up the ledger of one instant.
 
     Args:
         shape: The pool.
         balance: Its tokens.
         running: Requests that run.
-        computed_tokens: Tokens the engine has computed since it started, which bounds what its cache can hold.
+        cached_blocks: Blocks that nobody refers to and a later request can hit.
     """
     pricing, block_tokens = shape.pricing, shape.block_tokens
     block = pricing.block_bytes if pricing else block_tokens
@@ -62,10 +69,6 @@ def draw_sheet(shape: PoolShape, balance: Balance, *, running: int, computed_tok
         internal = internal.clip(0, held_bytes)
     grain = (balance.held // block_tokens) * block - balance.held * per_token
     idle_blocks = max(0, shape.usable_blocks - balance.held // block_tokens)
-    cached_blocks = Span(0, 0)
-    if shape.prefix_caching is not False:
-        written = idle_blocks if computed_tokens is None else computed_tokens // block_tokens
-        cached_blocks = Span(0, min(idle_blocks, written))
     free, cached = (Span.exact(idle_blocks) - cached_blocks).scale(block), cached_blocks.scale(block)
     capacity = pricing.capacity_bytes if pricing and pricing.capacity_bytes is not None else shape.blocks * block
     rows = [
@@ -80,6 +83,7 @@ def draw_sheet(shape: PoolShape, balance: Balance, *, running: int, computed_tok
         capacity=capacity,
         used=used.low,
         internal=internal.low,
+        cached=cached.low,
         free=free.low,
         unattributed=sum(amount for amount, _ in rows),
         memo=Memo(shared_saving=balance.shared_saving.low * per_token),
@@ -110,14 +114,15 @@ def _figures(
     sure = Accuracy.DERIVED if grouped or shape.structure is Structure.ONE_GROUP else Accuracy.MODELLED
     priced = "" if unit == "tokens" else f" * {per_token:,} bytes"
     why = _why(balance)
+    reused = Accuracy.MODELLED if cached.low else Accuracy.DERIVED
     held = Span.exact(balance.held)
     rows = [
         ("held", held.scale(per_token), Accuracy.DERIVED, "usage gauge * usable blocks * block size" + priced, ""),
         ("used", parts[0], sure, "stored tokens, a shared block once" + priced, why),
         ("internal", parts[1], sure, "held - used", why),
         ("reserved", Span.exact(0), Accuracy.DERIVED, "0: blocks are taken as tokens come", ""),
-        ("free", free, Accuracy.DERIVED, "usable - held - cached", "free or cached is not exported"),
-        ("cached", cached, Accuracy.DERIVED, "at most the blocks ever filled", "free or cached is not exported"),
+        ("free", free, reused, "usable - held - cached", "free or cached is not exported"),
+        ("cached", cached, reused, _FORMULA[reused], "free or cached is not exported"),
         (
             "shared_saving",
             balance.shared_saving.scale(per_token) if balance.shared_saving.high < 2**60 else Span(0, 2**60),
