@@ -1,167 +1,200 @@
-"""Live vLLM servers on loopback: the laws against what the only client counted itself.
+"""Live vLLM servers on loopback: the laws against the scheduler's own ledger, and against what the client counted.
 
-Needs the Python of an environment with vLLM for the CPU in ``KVLEDGER_VLLM_PYTHON``. The model has random weights and
-eight layers: slow enough that load overlaps, small enough for two cores.
+The scheduler writes its ledger at every step (``kvledger.live.vllm_scheduler``), and a scrape tells which step it is
+of, so each sample is compared with the truth of the same instant, to the token.
 """
 
 import asyncio
-import json
 import os
 import random
-import signal
-import socket
-import subprocess
-import time
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from kvledger.engines.vllm.metrics import read_vllm_metrics
+from kvledger.measure.balance import Scheduling, Unsure
+from kvledger.measure.figure import Span
 from kvledger.measure.meter import Meter
+from tests.live.truth import Steps, contradictions, written
 from tests.live.vllm_load import Client, Request, drive, prompt_of, scrape
+from tests.live.vllm_server import BLOCK, vllm
 
 pytestmark = pytest.mark.live
 
-BLOCK, BLOCKS = 32, 257
-CONFIG = {
-    "architectures": ["LlamaForCausalLM"],
-    "model_type": "llama",
-    "hidden_size": 512,
-    "intermediate_size": 1024,
-    "num_attention_heads": 8,
-    "num_key_value_heads": 2,
-    "head_dim": 64,
-    "num_hidden_layers": 8,
-    "vocab_size": 512,
-    "max_position_embeddings": 4096,
-    "rms_norm_eps": 1e-5,
-    "tie_word_embeddings": True,
-    "torch_dtype": "float32",
-}
+GAPS = {"plain": 0.12, "shared": 0.12, "chunked": 0.5, "aborted": 0.15, "abandoned": 0.15, "preempted": 0.02}
+"""Mean seconds between two requests of a phase."""
 
 
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-@contextmanager
-def vllm(folder, *flags):
-    """Start a server, wait until it answers, and end it."""
-    python = os.environ.get("KVLEDGER_VLLM_PYTHON")
-    if not python:
-        pytest.skip("needs a vLLM for the CPU: set KVLEDGER_VLLM_PYTHON to its Python")
-    (folder / "config.json").write_text(json.dumps(CONFIG), encoding="utf-8")
-    port = free_port()
-    command = [str(Path(python).with_name("vllm")), "serve", str(folder), "--served-model-name", "tiny"]
-    command += ["--host", "127.0.0.1", "--port", str(port), "--enforce-eager", "--load-format", "dummy"]
-    command += ["--skip-tokenizer-init", "--dtype", "float32", "--max-model-len", "2048", "--max-num-seqs", "64"]
-    command += ["--block-size", str(BLOCK), "--num-gpu-blocks-override", str(BLOCKS), "--max-num-batched-tokens", "64"]
-    environment = {**os.environ, "VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
-    with (folder / "log").open("wb") as out:
-        process = subprocess.Popen([*command, *flags], stdout=out, stderr=out, env=environment, start_new_session=True)
-    try:
-        wait_for(port, process)
-        yield port
-    finally:
-        os.killpg(process.pid, signal.SIGTERM)
-        process.wait(60)
-
-
-def wait_for(port, process):
-    for _ in range(300):
-        assert process.poll() is None, "the server ended"
-        try:
-            with socket.create_connection(("127.0.0.1", port), timeout=1):
-                return
-        except OSError:
-            time.sleep(1)
-    raise AssertionError("the server does not answer")
-
-
-async def load(port):
-    """Drive every kind of traffic; return a row for each scrape."""
-    client = Client(host="127.0.0.1", port=port, model="tiny")
-    generator = random.Random(1)
+def traffic_of(generator):
+    """Return requests of every kind, by phase."""
     draw = generator.randrange
     shared = prompt_of(generator, 200)
-    traffic = {
+    return {
         "plain": [Request(prompt_of(generator, draw(5, 120)), draw(60, 200)) for _ in range(36)],
         "shared": [Request(prompt_of(generator, draw(210, 260), shared), draw(60, 200)) for _ in range(36)],
         "chunked": [Request(prompt_of(generator, draw(600, 1500)), draw(30, 120)) for _ in range(10)],
         "aborted": [
-            Request(prompt_of(generator, draw(5, 120)), draw(100, 300), generator.choice([None, None, 10, 60, 0]))
-            for _ in range(80)
+            Request(prompt_of(generator, draw(5, 60)), draw(100, 250), generator.choice([None, 10, 60]))
+            for _ in range(40)
+        ],
+        "abandoned": [
+            Request(prompt_of(generator, draw(5, 120)), draw(60, 200), generator.choice([None, 30, 0]))
+            for _ in range(40)
         ],
         "preempted": [Request(prompt_of(generator, draw(5, 120)), draw(200, 400)) for _ in range(48)],
     }
-    gaps = {"plain": 0.12, "shared": 0.12, "chunked": 0.5, "aborted": 0.13, "preempted": 0.02}
+
+
+async def load(port, traffic, *, samples=28, speed=1.0):
+    """Drive the traffic phase by phase; return a row for each scrape."""
+    client = Client(host="127.0.0.1", port=port, model="tiny")
     rows = [await scrape(client, "start")]
     for phase, requests in traffic.items():
-        rows += await drive(client, requests, gap_seconds=gaps[phase], samples=32, every_seconds=0.2, phase=phase)
+        gap = GAPS[phase] / speed
+        rows += await drive(client, requests, gap_seconds=gap, samples=samples, every_seconds=0.2 / speed, phase=phase)
     return rows
 
 
-def bounds(row):
+def client_counted(row):
     """Return the fewest and the most tokens that can be alive; those of clients that just left may still be."""
     low = sum(length for key, length in row["before"].items() if key in row["after"])
     high = sum(max(row["before"].get(k, 0), row["after"].get(k, 0)) for k in {**row["before"], **row["after"]})
     return low, high + sum(row["pending_before"].values()) + sum(row["gone"])
 
 
-@pytest.mark.parametrize("flags", [(), ("--no-async-scheduling",), ("--no-enable-prefix-caching",)], ids=str)
-def test_the_ledger_of_a_live_server_is_what_its_client_counted(tmp_path, flags):
-    with vllm(tmp_path, *flags) as port:
-        rows = asyncio.run(load(port))
-    scrapes = [read_vllm_metrics(row["text"]) for row in rows]
+def measure(rows):
+    """Return the readings of the rows, read at once and settled."""
     meter = Meter()
-    for row, one in zip(rows, scrapes, strict=True):
-        meter.take(one, seconds=row["seconds"])
-    settled = list(zip(rows, meter.settle()[0], strict=True))
-    busy = [(row, reading) for row, reading in settled if reading.running]
-    assert len(busy) >= 100
-    for row, reading in busy:
-        low, high = bounds(row)
+    online = [meter.take(read_vllm_metrics(row["text"]), seconds=row["seconds"])[0] for row in rows]
+    return online, meter.settle()[0]
+
+
+def engine_of(row):
+    return read_vllm_metrics(row["text"]).engines[0]
+
+
+def check(rows, ledgers):
+    """Assert that every sample tells the truth of its instant; return the busy ones."""
+    steps = Steps(ledgers)
+    known = [(row, truth) for row in rows for truth in steps.find(engine_of(row))[-1:]]
+    assert len(known) >= len(rows) - 1  # before the first step there is no ledger
+    for readings in measure([row for row, _ in known]):
+        for (row, truth), reading in zip(known, readings, strict=True):
+            assert contradictions(reading, truth) == {}, row["phase"]
+            assert reading.sheet.ledger.check()
+    settled = measure([row for row, _ in known])[1]
+    for (row, truth), reading in zip(known, settled, strict=True):
+        if row["phase"].partition("/")[0] not in ("aborted", "abandoned"):
+            assert reading.balance.live == Span.exact(truth["live_tokens"])
+    return [(row, truth, reading) for (row, truth), reading in zip(known, settled, strict=True) if reading.running]
+
+
+def check_clients(busy):
+    """The clients see a token at most one step late; a step gives each running request one."""
+    for row, _, reading in busy:
+        low, high = client_counted(row)
         step = reading.running + 1
         assert low - step <= reading.balance.live.high
         assert reading.balance.live.low <= high + step
-        assert reading.balance.used.width <= reading.running * (BLOCK - 1)
-        assert reading.sheet.ledger.check()
-    check_blocks(busy)
-    never_idle(rows, scrapes)
-    last = settled[-1][1]
-    assert (last.balance.held, last.balance.live.low, last.balance.live.high) == (0, 0, 0)
 
 
-def check_blocks(busy):
-    """Where nothing moved for the client, held is the sum of the blocks of its requests, one step of slack."""
-    still = [
-        (row, reading)
-        for row, reading in busy
-        if row["before"] == row["after"]
-        and not row["pending_before"]
-        and not row["pending_after"]
-        and len(row["before"]) == reading.running
-        and row["aborted_before"] == row["aborted_after"]
-        and row["phase"] != "shared"
-    ]
-    assert len(still) >= 3  # a loaded machine is seldom still
-    for row, reading in still:
-        lengths = row["before"].values()
-        low, high = (sum(-(-(length + shift) // BLOCK) for length in lengths) * BLOCK for shift in (-1, 1))
-        assert low <= reading.balance.held <= high
+def check_never_idle(rows, ledgers):
+    """Measured without its idle samples, the offset of lost clients is pinned to within a block a running request.
 
-
-def never_idle(rows, scrapes):
-    """Measured without its idle samples, the server is known within one block a running request."""
-    meter = Meter()
-    for row, one in zip(rows, scrapes, strict=True):
+    Always for what is stored; for live tokens where nobody is in prefill, whose tokens no counter tells apart.
+    """
+    steps, meter = Steps(ledgers), Meter()
+    pinned = 0
+    for row in rows:
+        one = read_vllm_metrics(row["text"])
         if not one.engines[0].running:
             continue
         reading = meter.take(one, seconds=row["seconds"])[0]
-        low, high = bounds(row)
+        (truth, *_) = reversed(steps.find(one.engines[0]))
+        assert contradictions(reading, truth) == {}
         assert reading.balance.used.width <= reading.running * (BLOCK - 1)
-        assert low - reading.running - 1 <= reading.balance.live.high
-        assert reading.balance.live.low <= high + reading.running + 1
+        balance = reading.balance
+        if row["phase"] == "aborted" and not balance.prefilling.high and Unsure.PREEMPTED not in balance.causes:
+            assert balance.live.width <= reading.running * BLOCK
+            pinned += 1
+    assert pinned >= 3
+
+
+def check_returned(rows, ledgers):
+    """After the load everything is back: for the counters once idle, and for the scheduler."""
+    last = measure(rows)[1][-1]
+    assert (last.balance.held, last.balance.live, last.balance.used) == (0, Span.exact(0), Span.exact(0))
+    assert (ledgers[-1]["running"], ledgers[-1]["held_blocks"], ledgers[-1]["live_tokens"]) == (0, 0, 0)
+    assert ledgers[-1]["dropped"] == 0
+
+
+@pytest.mark.parametrize(
+    ("is_ahead", "flags"), [(False, ()), (True, ()), (False, ("--no-enable-prefix-caching",))], ids=str
+)
+def test_the_ledger_of_a_live_server_is_that_of_its_scheduler(tmp_path, is_ahead, flags):
+    with vllm(tmp_path / "server", *flags, is_ahead=is_ahead) as server:
+        rows = asyncio.run(load(server.port, traffic_of(random.Random(1))))
+    ledgers = written(server.ledgers)
+    expected = Scheduling.AHEAD if is_ahead else Scheduling.IN_STEP
+    assert {line["scheduling"] for line in ledgers} == {expected.value}
+    busy = check(rows, ledgers)
+    assert len(busy) >= 100
+    assert {row["phase"] for row, _, _ in busy} >= set(GAPS)
+    assert any(truth["preempted"] for _, truth, _ in busy)
+    assert max(truth["saved_tokens"] for _, truth, _ in busy) > 192 or flags
+    check_clients(busy)
+    check_never_idle(rows, ledgers)
+    check_returned(rows, ledgers)
+    assert {reading.scheduling for _, _, reading in busy} <= {Scheduling.UNKNOWN, expected}
+
+
+def test_a_pool_of_few_blocks_under_heavy_load_is_told_apart(tmp_path, shared):
+    """One layer, 32 usable blocks: far more requests than fit, preempted again and again."""
+    generator = random.Random(2)
+    requests = [Request(prompt_of(generator, generator.randrange(5, 90)), 200) for _ in range(60)]
+    model = shared / "tools/models/one-layer-llama"
+    flags = ("--load-format", "dummy", "--skip-tokenizer-init", "--dtype", "float32", "--max-model-len", "512")
+    with vllm(tmp_path / "server", *flags, model=model, blocks=33) as server:
+        rows = asyncio.run(load(server.port, {"preempted": requests}, samples=60, speed=10))
+    ledgers = written(server.ledgers)
+    busy = check(rows, ledgers)
+    assert max(truth["preempted"] for _, truth, _ in busy) >= 3
+    check_returned(rows, ledgers)
+
+
+def test_a_model_with_weights_is_measured_alike(tmp_path):
+    """SmolLM2-135M or another small model: 128 of its prompts' tokens are common to all."""
+    folder = os.environ.get("KVLEDGER_LIVE_MODEL")
+    if not folder:
+        pytest.skip("needs a model with weights: set KVLEDGER_LIVE_MODEL to its folder")
+    generator = random.Random(3)
+    shared = prompt_of(generator, 128)
+    requests = [Request(prompt_of(generator, generator.randrange(130, 200), shared), 40) for _ in range(20)]
+    with vllm(tmp_path / "server", model=Path(folder)) as server:
+        rows = asyncio.run(load(server.port, {"shared": requests}))
+    busy = check(rows, written(server.ledgers))
+    assert len(busy) >= 10
+    check_clients(busy)
+
+
+def test_the_servers_own_metrics_hold_the_ledger_of_its_scheduler(tmp_path):
+    from prometheus_client.parser import text_string_to_metric_families
+
+    with vllm(tmp_path / "server") as server:
+        requests = [Request([5] * 40, 30) for _ in range(4)]
+        rows = asyncio.run(load(server.port, {"plain": requests}, samples=6))
+    ledgers = {(line["running"], line["live_tokens"]): line for line in written(server.ledgers)}
+    found = 0
+    for row in rows:
+        samples = [s for family in text_string_to_metric_families(row["text"]) for s in family.samples]
+        own = {s.labels.get("account"): s.value for s in samples if s.name == "kvledger_pool_bytes"}
+        if not own:
+            continue
+        load_of = {s.name: s.value for s in samples if s.name == "kvledger_running_requests"}
+        live = next(s.value for s in samples if s.name == "kvledger_figure_low_tokens" and s.labels["figure"] == "live")
+        line = ledgers[load_of["kvledger_running_requests"], live]
+        assert sum(own.values()) == line["capacity_bytes"]
+        assert own["used"] == line["accounts"]["used_bytes"]
+        found += 1
+    assert found >= 5
+    assert "kvledger engine 0: used" in server.log.read_text("utf-8", errors="replace")

@@ -27,6 +27,8 @@ WINDOW_SAMPLES = 10_000
 _NO_LIMIT = 2**61
 _CLOCK_SLACK_SECONDS = 2.0
 _STICKY_SAMPLES = 5
+_MOST_EPOCHS = 500
+"""Restarts of which the traffic is kept: a server may crash in a loop for a week."""
 _NEAR_FULL_SHARE = 4
 _RECOMPUTED_SECONDS = 60.0
 """A request that runs again after a preemption has computed its tokens by then."""
@@ -77,7 +79,7 @@ class _EngineMeter:
     last: VllmEngine | None = None
     shape: PoolShape | None = None
     steps: deque[_Step | Reading] = field(default_factory=lambda: deque(maxlen=WINDOW_SAMPLES))
-    spans: list[tuple[VllmEngine, VllmEngine]] = field(default_factory=list)
+    spans: deque[tuple[VllmEngine, VllmEngine]] = field(default_factory=lambda: deque(maxlen=_MOST_EPOCHS))
     is_new_epoch: bool = False
     quiet_samples: int = _STICKY_SAMPLES
     """Samples since a preempted request was last possible."""

@@ -171,7 +171,7 @@ def decode_text(content: bytes, content_type: str = "") -> str:
     if start.startswith((b"<!doctype", b"<html")) or content_type.startswith("text/html"):
         raise SourceError("the server answers with a web page, not with metrics", hint="give its /metrics address")
     if b"\x00" in content[:4096]:
-        raise SourceError("this is binary data, not the text of /metrics")
+        raise SourceError("this is binary data, not the text of /metrics", hint="give the server's /metrics address")
     return content.decode("utf-8", errors="replace")
 
 

@@ -12,7 +12,7 @@ import socket
 import ssl
 import threading
 import time
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from http.client import HTTPException
 from pathlib import Path
@@ -20,8 +20,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import urllib3
+from urllib3 import HTTPResponse
 from urllib3.connection import HTTPConnection, HTTPSConnection
-from urllib3.exceptions import HTTPError
+from urllib3.exceptions import HTTPError, IncompleteRead
 
 import kvledger
 from kvledger.errors import SourceError, UsageError
@@ -168,6 +169,8 @@ def fetch(address: Address, access: Access) -> Body:
     except (HTTPError, HTTPException, OSError, ValueError) as error:
         if time.monotonic() >= deadline - 0.01:
             raise _late(access) from None
+        if isinstance(error.__cause__, IncompleteRead):
+            raise _cut_off(error.__cause__.partial, error.__cause__.partial + error.__cause__.expected) from None
         is_tls = isinstance(error, ssl.SSLError)
         raise SourceError(
             f"the server cannot be reached: {_reason(error)}",
@@ -207,7 +210,11 @@ def _exchange(connection: HTTPConnection, address: Address, access: Access, dead
     if access.token is not None:
         headers["Authorization"] = f"Bearer {access.token}"
     connection.request("GET", address.path, headers=headers, preload_content=False, decode_content=True)
-    response = connection.getresponse()
+    with closing(connection.getresponse()) as response:
+        return _read(response, access, deadline)
+
+
+def _read(response: HTTPResponse, access: Access, deadline: float) -> Body:
     if response.status != 200:
         raise _refused(response)
     pieces: list[bytes] = []
@@ -226,7 +233,7 @@ def _exchange(connection: HTTPConnection, address: Address, access: Access, dead
         raise _late(access)
     expected = response.headers.get("Content-Length", "")
     if expected.isdigit() and "Content-Encoding" not in response.headers and int(expected) != size:
-        raise SourceError(f"the body was cut off: {size:,} of {int(expected):,} bytes came", is_passing=True)
+        raise _cut_off(size, int(expected))
     return Body(content=b"".join(pieces), content_type=response.headers.get("Content-Type", "")[:100])
 
 
@@ -239,6 +246,14 @@ def _refused(response: Any) -> SourceError:
         hint=_HINTS.get(status, "check the server"),
         status=status,
         is_passing=(status >= 500 and status != 501) or status == 429,
+    )
+
+
+def _cut_off(size: int, expected: int) -> SourceError:
+    return SourceError(
+        f"the body was cut off: {size:,} of {expected:,} bytes came",
+        hint="the server, or a proxy before it, hung up: ask again",
+        is_passing=True,
     )
 
 

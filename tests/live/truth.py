@@ -1,0 +1,51 @@
+"""Scrapes beside the ledgers that the scheduler itself drew up, step by step: the truth of the same instant."""
+
+import json
+
+
+def written(folder):
+    """Return the ledgers of engine 0 in the order of its steps."""
+    lines = []
+    for name in ("engine-0.1.jsonl", "engine-0.jsonl"):
+        if (folder / name).exists():
+            lines += (folder / name).read_text("utf-8").splitlines()
+    return [json.loads(line) for line in lines]
+
+
+class Steps:
+    """Finds the step a scrape speaks of.
+
+    vLLM's front end counts the steps that handed out tokens, and so does the scheduler. Steps of prefill alone hand out
+    none: among those, load and blocks tell.
+    """
+
+    def __init__(self, ledgers):
+        self._by_step = {}
+        for line in ledgers:
+            self._by_step.setdefault(line["emitting_steps"], []).append(line)
+
+    def find(self, engine):
+        """Return the ledgers that may be of the scrape's instant: all that agree with its gauges."""
+        held = round(engine.usage_ratio * (engine.count_config("num_gpu_blocks") - 1))
+        return [
+            line
+            for line in self._by_step.get(engine.count("iteration_tokens_total") or 0, [])
+            if (line["running"], line["waiting"], line["held_blocks"]) == (engine.running, engine.waiting, held)
+        ]
+
+
+def contradictions(reading, truth):
+    """Return every number of a reading whose interval does not hold the truth."""
+    balance, block = reading.balance, reading.shape.block_tokens
+    cached = reading.sheet.figure("cached").span
+    grain = reading.sheet.ledger.capacity // reading.shape.blocks
+    pairs = {
+        "held": (balance.held, balance.held, truth["held_blocks"] * block),
+        "used": (balance.used.low, balance.used.high, truth["used_tokens"]),
+        "live": (balance.live.low, balance.live.high, truth["live_tokens"]),
+        "shared saving": (balance.shared_saving.low, balance.shared_saving.high, truth["saved_tokens"]),
+        "preempted": (balance.preempted.low, balance.preempted.high, truth["preempted"]),
+        "prefilling": (balance.prefilling.low, balance.prefilling.high, truth["prefilling"]),
+        "cached": (cached.low, cached.high, truth["cached_blocks"] * grain),
+    }
+    return {name: found for name, found in pairs.items() if not found[0] <= found[2] <= found[1]}
