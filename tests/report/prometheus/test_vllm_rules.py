@@ -53,9 +53,11 @@ def figures(reading):
     return found
 
 
-def disagreements(samples):
+def disagreements():
     """Return expressions that must find nothing: held differs, or an interval leaves out what the meter allows."""
     yield "kvledger:held_tokens != measured:held_tokens"
+    yield "kvledger:live_high_tokens > kvledger:counted_tokens"
+    yield "kvledger:lost_low_tokens < 0"
     for name in BOUNDS:
         yield f"kvledger:{name}_low_tokens > measured:{name}_low_tokens"
         yield f"kvledger:{name}_high_tokens < measured:{name}_high_tokens"
@@ -65,7 +67,7 @@ def disagreements(samples):
 def check(folder, texts, *, also=(), series=None, text_of_rules=None, **meter):
     """Run the rules and assert that they never contradict the meter; ``also`` must be true at the end."""
     given = [*(series or series_of(texts)), *measured(texts, **meter)]
-    tests = [finds_none(expression, len(texts)) for expression in disagreements(len(texts))]
+    tests = [finds_none(expression, len(texts)) for expression in disagreements()]
     assert run(folder, text_of_rules or rules(), given, [*tests, *also]) == ""
 
 
@@ -98,6 +100,11 @@ def test_lost_clients_are_pinned_down_without_an_idle_moment(tmp_path):
     width = "kvledger:live_high_tokens - kvledger:live_low_tokens"
     most = "33 * kvledger:running_requests + kvledger:prefill_high_tokens"
     check(tmp_path, texts, also=[times_true(f"({width} <= {most})", len(texts), 35)])
+
+
+def test_a_server_first_seen_busy_has_lost_nothing_that_was_not_counted(tmp_path):
+    texts = [row["text"] for row in rows("sync") if row["phase"] == "plain"]
+    check(tmp_path, texts, also=[times_true("kvledger:lost_low_tokens", len(texts), len(texts))])
 
 
 def test_the_accounts_of_the_rules_sum_to_the_pool(tmp_path):

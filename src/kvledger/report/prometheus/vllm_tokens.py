@@ -139,7 +139,8 @@ def _live() -> Iterator[Rule]:
         record="kvledger:lost_floor_tokens",
         meaning="Least that was lost: all that is counted while idle, else what is counted beyond what is held",
         expr="kvledger:idle_tokens\n"
-        f"or (kvledger:counted_tokens - ({by_gauge}) and kvledger:one_table and {_IS_SETTLED})\n  {started}",
+        f"or (clamp_min(kvledger:counted_tokens - ({by_gauge}), 0) and kvledger:one_table and {_IS_SETTLED})\n"
+        f"  {started}",
     )
     yield Rule(
         record="kvledger:lost_low_tokens",
