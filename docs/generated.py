@@ -63,7 +63,7 @@ def meaning_of(option: click.Option) -> str:
 _WELL_KNOWN = {
     "no_color": "No colours; `NO_COLOR` does the same.",
     "seed": "Seed of what is drawn.",
-    "format_": "What is printed: text for people, JSON for programs.",
+    "format_": "What is printed: text for people, JSON for programs, Markdown for tickets and pull requests.",
     "max_num_seqs": "The most requests that run at a time.",
     "max_num_batched_tokens": "The most tokens that one step computes.",
 }
@@ -166,7 +166,7 @@ def findings() -> str:
 
 
 def _page(page: Page) -> Iterator[str]:
-    yield f"## {page.code}: {page.title}"
+    yield f"### {page.code}: {page.title}"
     yield ""
     for name, text in page.sections.items():
         yield f"**{name}.** {text}"

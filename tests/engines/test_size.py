@@ -150,3 +150,14 @@ def test_no_request_stores_more_than_it_holds(engine, model):
         pytest.skip("this engine's rule for the model is not known")
     for cost in out.costs:
         assert cost.needed_bytes <= cost.held_bytes, cost
+
+
+@pytest.mark.parametrize(
+    ("engine", "version", "name"), [("llama.cpp", "b11434", "ctx_size"), ("ollama", "2026-08", "num_ctx")]
+)
+def test_an_engine_whose_own_setting_names_the_length_is_answered_at_any_length(engine, version, name):
+    """8,192 cells of one slot: what starts at most does not depend on them, but on 4 GiB, 32,768 cells."""
+    context = {name: "8192", "parallel" if name == "ctx_size" else "num_parallel": "1"}
+    out = ask(memory=4 * GIB, engine=engine, version=version, settings={"options": context}, length_tokens=800)
+    assert out.plan.length_limit_tokens == 8192
+    assert out.largest_max_model_len == 32_768

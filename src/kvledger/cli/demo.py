@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from kvledger.cli.output import print_result, refuse_overwrite, terminal_width, wants_color
+from kvledger.cli.output import print_result, refuse_overwrite, render_as, wants_color
 from kvledger.cli.paging import check_page, html_option, write_page
 from kvledger.cli.question import DEFAULTS, Question
 from kvledger.errors import UsageError
@@ -71,7 +71,7 @@ Examples:
     help="chat: an 8B model in 50 GiB. paper: Figure 2 of the PagedAttention paper. sharing: its Figure 15.",
 )
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
-@click.option("--format", "format_", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@click.option("--format", "format_", type=click.Choice(["text", "json", "md"]), default="text", show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="Short for --format json.")
 @html_option
 @click.option("-o", "--output", help="Write the result to a file.")
@@ -98,7 +98,9 @@ def command(
     if case == "sharing":
         if html is not None:
             raise UsageError("the case `sharing` has no page", hint="leave --html out, or give --case chat or paper")
-        print_result(_sharing(seed, as_json=as_json, quiet=quiet, color=color), output=output, force=force)
+        print_result(
+            _sharing(seed, form="json" if as_json else format_, quiet=quiet, color=color), output=output, force=force
+        )
         return
     from kvledger.cli.answer import ask
 
@@ -119,10 +121,9 @@ def command(
 
         from kvledger.report.arithmetic import arithmetic_of_one_request
         from kvledger.report.replay_text import replay_text
-        from kvledger.report.tables import render
 
         head = arithmetic_of_one_request(report) if case == "chat" else Text(_PAPER_NOTE)
-        text = render(Group(head, replay_text(report)), width=terminal_width(), color=color)
+        text = render_as(format_, Group(head, replay_text(report)), color=color)
     print_result(text, output=output, force=force)
     if html is not None:
         from kvledger.report.replay_json import replay_json
@@ -130,14 +131,13 @@ def command(
         write_page(html, replay_json(report), name=f"demo --case {case}", force=force)
 
 
-def _sharing(seed: int, *, as_json: bool, quiet: bool, color: bool) -> str:
+def _sharing(seed: int, *, form: str, quiet: bool, color: bool) -> str:
     """Replay Figure 15 of the paper, and return the result as JSON or text."""
     from kvledger.cli.demo_sharing import replay_sharing
     from kvledger.cli.running import KernelNotice
     from kvledger.report.sharing import sharing_json, sharing_text
-    from kvledger.report.tables import render
 
     report = replay_sharing(seed=seed, notice=KernelNotice(quiet=quiet))
-    if as_json:
+    if form == "json":
         return json.dumps(sharing_json(report), indent=2, allow_nan=False)
-    return render(sharing_text(report), width=terminal_width(), color=color)
+    return render_as(form, sharing_text(report), color=color)

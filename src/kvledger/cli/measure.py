@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kvledger.cli.measure_options import read_pace, server_options, source_options
-from kvledger.cli.output import hint, print_result, refuse_overwrite, terminal_width, wants_color
+from kvledger.cli.output import hint, print_result, refuse_overwrite, render_as, wants_color
 from kvledger.cli.paging import check_page, html_option, write_page
 from kvledger.errors import SourceError, UsageError
 
@@ -47,7 +47,7 @@ Examples:
 @click.option("--record", help="Append every sample to this file, which can be measured again.")
 @source_options
 @server_options
-@click.option("--format", "format_", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@click.option("--format", "format_", type=click.Choice(["text", "json", "md"]), default="text", show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="Short for --format json.")
 @html_option
 @click.option("-o", "--output", help="Write the result to a file.")
@@ -64,13 +64,13 @@ def command(**options: Any) -> None:
         refuse_overwrite(Path(options["output"]), force=options["force"])
     check_page(options["html"], output=options["output"], force=options["force"])
     session = Session(options["sources"], options, pace=read_pace(options["for_"], options["every"]))
-    as_json = options["as_json"] or options["format_"] == "json"
+    form = "json" if options["as_json"] else options["format_"]
     color = wants_color(no_color=options["no_color"]) and options["output"] is None
     page = None
     if session.feed.log is not None:
         if options["html"] is not None:
             raise UsageError("--html needs samples of a server", hint="leave it out for a log")
-        text = _read_log(session.feed.log, as_json=as_json, color=color)
+        text = _read_log(session.feed.log, form=form, color=color)
     else:
         _take_samples(session, options["record"], quiet=options["quiet"])
         if not options["quiet"]:
@@ -79,7 +79,7 @@ def command(**options: Any) -> None:
         report = session.report()
         if options["html"] is not None and not report.engines:
             raise UsageError("--html shows servers of vLLM only", hint="leave it out for another engine")
-        text = _write(report, as_json=as_json, color=color)
+        text = _write(report, form=form, color=color)
         page = report
     print_result(text, output=options["output"], force=options["force"])
     if page is not None and options["html"] is not None:
@@ -88,15 +88,16 @@ def command(**options: Any) -> None:
         write_page(options["html"], measure_json(page), name=page.sources[0].name, force=options["force"])
 
 
-def _write(report: MeasureReport, *, as_json: bool, color: bool) -> str:
+def _write(report: MeasureReport, *, form: str, color: bool) -> str:
     from kvledger.report.measure_json import measure_json
     from kvledger.report.measure_text import measure_text
 
-    return _render(lambda: measure_json(report), lambda: measure_text(report), as_json=as_json, color=color)
+    return _render(lambda: measure_json(report), lambda: measure_text(report), form=form, color=color)
 
 
-def _read_log(content: bytes, *, as_json: bool, color: bool) -> str:
+def _read_log(content: bytes, *, form: str, color: bool) -> str:
     """Read the log of any engine."""
+    from kvledger.cli.looking import look_at_log
     from kvledger.engines.readers import read_log
     from kvledger.engines.recognise import TextKind, recognise
     from kvledger.measure.log_check import check_log
@@ -108,22 +109,22 @@ def _read_log(content: bytes, *, as_json: bool, color: bool) -> str:
             "the source is neither metrics nor the log of an engine that is known",
             hint="give a running server, a saved /metrics text, a recording, or an engine's log",
         )
-    checks = check_log(read_log(text, found.engine))
+    log = read_log(text, found.engine)
+    checks = check_log(log)
     if not checks:
         raise SourceError(f"the log of {found.engine} says nothing about its KV pool")
     from kvledger.report.measure_log import log_json, log_text
 
-    return _render(lambda: log_json(checks), lambda: log_text(checks), as_json=as_json, color=color)
+    told = look_at_log(log, checks)
+    return _render(lambda: log_json(checks, told), lambda: log_text(checks, told), form=form, color=color)
 
 
 def _render(
-    make_object: Callable[[], dict[str, Any]], make_text: Callable[[], RenderableType], *, as_json: bool, color: bool
+    make_object: Callable[[], dict[str, Any]], make_text: Callable[[], RenderableType], *, form: str, color: bool
 ) -> str:
-    if as_json:
+    if form == "json":
         return json.dumps(make_object(), indent=2, allow_nan=False)
-    from kvledger.report.tables import render
-
-    return render(make_text(), width=terminal_width(), color=color)
+    return render_as(form, make_text(), color=color)
 
 
 def _take_samples(session: Session, record: str | None, *, quiet: bool) -> None:

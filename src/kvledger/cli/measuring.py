@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from kvledger.cli.completing import Completer, PoolFacts, read_facts
+from kvledger.cli.looking import look_at_engines, look_at_pools
 from kvledger.cli.measure_options import parse_duration
+from kvledger.engines.vllm.metrics import VllmEngine
 from kvledger.errors import SourceError, UsageError
+from kvledger.findings.finding import FindingsReport
 from kvledger.measure.background import Background
 from kvledger.measure.balance import Scheduling
 from kvledger.measure.meter import WINDOW_SAMPLES, Meter, Reading
@@ -86,7 +89,16 @@ class Session:
             self._notes.append(f"means and peaks are of the last {WINDOW_SAMPLES:,} samples of each engine")
         sources = tuple(self._source(number) for number in sorted({*self._meters, *self._pool_meters}))
         notes = (*self._notes, *self._complete.notes, *self._background.notes)
-        return MeasureReport(sources=sources, notes=tuple(dict.fromkeys(notes)))
+        return MeasureReport(sources=sources, notes=tuple(dict.fromkeys(notes)), findings=self._look(sources))
+
+    def _look(self, sources: Sequence[SourceReport]) -> FindingsReport:
+        """Look for what would give memory back."""
+        engines, pools = [], []
+        for number, source in zip(sorted({*self._meters, *self._pool_meters}), sources, strict=True):
+            meter = self._meters.get(number)
+            engines += [(source.name, one, _last_scrape(meter, one.engine_index)) for one in source.engines]
+            pools += [(source.name, one) for one in source.pools]
+        return FindingsReport.ranked([*look_at_engines(engines).findings, *look_at_pools(pools).findings])
 
     def _source(self, number: int) -> SourceReport:
         meter, pools = self._meters.get(number), self._pool_meters.get(number)
@@ -146,6 +158,11 @@ def _read_background(options: dict[str, Any], facts: PoolFacts, complete: Comple
         find_served=complete.find_served,
         startup=None if options["log"] is None else read_startup(options["log"]),
     )
+
+
+def _last_scrape(meter: Meter | None, engine_index: int) -> VllmEngine | None:
+    spans = meter.spans(engine_index) if meter is not None else []
+    return spans[-1][1] if spans else None
 
 
 def read_access(options: dict[str, Any]) -> Access:

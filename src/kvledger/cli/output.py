@@ -8,13 +8,25 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
 from kvledger.errors import UsageError
 
-__all__ = ["hint", "new_file", "print_result", "refuse_input", "refuse_overwrite", "terminal_width", "wants_color"]
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+__all__ = [
+    "hint",
+    "new_file",
+    "print_result",
+    "refuse_input",
+    "refuse_overwrite",
+    "render_as",
+    "terminal_width",
+    "wants_color",
+]
 
 
 def hint(text: str) -> None:
@@ -32,6 +44,17 @@ def wants_color(*, no_color: bool) -> bool:
 def terminal_width() -> int:
     """Return the width to print for, from 80 to 500: COLUMNS, else the terminal's, else 100."""
     return min(500, max(80, shutil.get_terminal_size(fallback=(100, 24)).columns))
+
+
+def render_as(form: str, report: RenderableType, *, color: bool) -> str:
+    """Return a report as text for the terminal, or as Markdown (``md``)."""
+    if form == "md":
+        from kvledger.report.markdown import markdown
+
+        return markdown(report)
+    from kvledger.report.tables import render
+
+    return render(report, width=terminal_width(), color=color)
 
 
 def print_result(text: str, *, output: str | None, force: bool) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from kvledger.cli.output import hint, print_result, refuse_input, refuse_overwrite, terminal_width, wants_color
+from kvledger.cli.output import hint, print_result, refuse_input, refuse_overwrite, render_as, wants_color
 from kvledger.cli.paging import check_page, html_option, write_page
 from kvledger.cli.question import Question
 from kvledger.cli.sampling import sample_options
@@ -165,7 +165,7 @@ def _options(*groups: Decorator) -> Decorator:
         "second replay; --html does so, too.",
     ),
     click.option("--series", help="Write every step of the policy to this CSV file (of several: FILE.POLICY.csv)."),
-    click.option("--format", "format_", type=click.Choice(["text", "json"]), default="text", show_default=True),
+    click.option("--format", "format_", type=click.Choice(["text", "json", "md"]), default="text", show_default=True),
     click.option("--json", "as_json", is_flag=True, help="Short for --format json."),
     html_option,
     click.option("-o", "--output", help="Write the result to a file."),
@@ -193,10 +193,9 @@ def command(**options: Any) -> None:
         text = json.dumps(replay_json(report), indent=2, allow_nan=False)
     else:
         from kvledger.report.replay_text import replay_text
-        from kvledger.report.tables import render
 
         color = wants_color(no_color=options["no_color"]) and output is None
-        text = render(replay_text(report), width=terminal_width(), color=color)
+        text = render_as(options["format_"], replay_text(report), color=color)
     print_result(text, output=output, force=options["force"])
     if options["html"] is not None:
         from kvledger.report.replay_json import replay_json

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from kvledger.cli.output import hint, print_result, refuse_overwrite, terminal_width, wants_color
+from kvledger.cli.output import hint, print_result, refuse_overwrite, render_as, wants_color
 
 __all__ = ["command"]
 
@@ -54,7 +54,7 @@ _POSITIVE = click.IntRange(1, 2**40)
 @click.option("--length", type=_POSITIVE, help="Length of the requests you expect, tokens.")
 @click.option("--concurrency", type=_POSITIVE, help="How many of them at once, with --length.")
 @click.option("--fit", type=click.Choice(["max-model-len", "concurrency", "memory"]), help="Solve for this.")
-@click.option("--format", "format_", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@click.option("--format", "format_", type=click.Choice(["text", "json", "md"]), default="text", show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="Short for --format json.")
 @click.option("-o", "--output", help="Write the result to a file.")
 @click.option("--force", is_flag=True, help="Overwrite the file.")
@@ -75,10 +75,9 @@ def command(**options: Any) -> None:
         text = json.dumps(size_json(report), indent=2, allow_nan=False)
     else:
         from kvledger.report.size import size_text
-        from kvledger.report.tables import render
 
         color = wants_color(no_color=options["no_color"]) and options["output"] is None
-        text = render(size_text(report), width=terminal_width(), color=color)
+        text = render_as(options["format_"], size_text(report), color=color)
     print_result(text, output=options["output"], force=options["force"])
     if not options["quiet"]:
         for note in report.notes:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TextIO
 
+from kvledger.cli.looking import look_at_plans
 from kvledger.engines.plan import Deployment, GpuBudget, KvMemory
 from kvledger.engines.registry import ENGINES, find_engine, load_planner
 from kvledger.engines.size import Fit, SizeOutcome, SizeQuestion, answer_size
@@ -46,11 +47,17 @@ def ask_size(options: Mapping[str, Any]) -> SizeReport:
         answers: tuple[EngineAnswer, ...] = (
             EngineAnswer(engine=engines[0], version=outcome.plan.deployment.version, outcome=outcome),
         )
-        return SizeReport(model=model.name, answers=answers, log=check, notes=_notes(options, model))
+        return SizeReport(
+            model=model.name,
+            answers=answers,
+            log=check,
+            notes=_notes(options, model),
+            findings=look_at_plans(answers),
+        )
     if options["kv_memory"]:
         _given_sizes(model, options)  # a size nobody can read is no engine's fault
     answers = tuple(_try(name, model, options) for name in engines)
-    return SizeReport(model=model.name, answers=answers, notes=_notes(options, model))
+    return SizeReport(model=model.name, answers=answers, notes=_notes(options, model), findings=look_at_plans(answers))
 
 
 def _model(options: Mapping[str, Any]) -> ModelSpec:

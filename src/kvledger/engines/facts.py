@@ -13,6 +13,7 @@ from enum import StrEnum
 from kvledger.engines.quantity import Fact, Quantity, smallest
 
 __all__ = [
+    "DeviceMemory",
     "Engine",
     "EngineLog",
     "EngineSnapshot",
@@ -78,6 +79,19 @@ class NoticeKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceMemory:
+    """What an out-of-memory error says about the device; bytes."""
+
+    total: Quantity | None = None
+    used_here: Quantity | None = None
+    """Of this process, allocator, context and libraries."""
+    allocated: Quantity | None = None
+    """Of tensors."""
+    cached: Quantity | None = None
+    """Kept by the allocator, and in no tensor."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Notice:
     """One warning or error of a log, with the numbers it carries in the unit that its kind names."""
 
@@ -93,6 +107,7 @@ class Notice:
     needed: Quantity | None = None
     available: Quantity | None = None
     longest: int | None = None
+    device: DeviceMemory | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,6 +18,8 @@ from kvledger.model import ModelSpec
 __all__ = ["Fit", "FitResult", "RequestCost", "SizeOutcome", "SizeQuestion", "answer_size"]
 
 _LADDER = (128, 800, 2048, 8192, 32_768, 131_072)
+_LENGTH_OPTIONS = ("ctx_size", "num_ctx")
+"""Settings of llama.cpp and Ollama that name a length, and exclude ``max_model_len``."""
 _MOST_BYTES = 2**50
 _MOST_LENGTH = 2**24
 
@@ -216,12 +218,18 @@ def _largest_start(planner: Planner, question: SizeQuestion, memory: KvMemory, p
     limit = max(limit, question.deployment.max_model_len or 1)
 
     def starts(length: int) -> bool:
-        deployment = replace(question.deployment, max_model_len=length)
+        deployment = _with_length(question.deployment, length)
         return planner.make_plan(question.model, deployment, memory).failure is None
 
     if plan.failure is None and (plan.deployment.max_model_len or 0) >= limit:
         return limit
     return _search(starts, limit)
+
+
+def _with_length(deployment: Deployment, length: int) -> Deployment:
+    """Return the deployment with another longest request, in place of the engine's own setting for it."""
+    kept = {name: value for name, value in deployment.options.items() if name not in _LENGTH_OPTIONS}
+    return replace(deployment, max_model_len=length, options=kept)
 
 
 def _search(holds: Callable[[int], bool], limit: int) -> int:
@@ -244,7 +252,7 @@ def _fit_concurrency(
         raise UsageError("the length of a request is not known", hint="give `--length`")
     shortened = None
     if plan.failure is not None and largest and question.length_tokens and length <= largest:
-        deployment = replace(question.deployment, max_model_len=largest)
+        deployment = _with_length(question.deployment, largest)
         shortened = planner.make_plan(question.model, deployment, memory).count_requests(length)
     return FitResult(
         fit=Fit.CONCURRENCY,
@@ -266,7 +274,7 @@ def _fit_memory(planner: Planner, question: SizeQuestion) -> tuple[KvMemory, Fit
         )
     shorter = None
     if question.length_tokens is not None:
-        shorter = _least_bytes(planner, question, replace(question.deployment, max_model_len=question.length_tokens))
+        shorter = _least_bytes(planner, question, _with_length(question.deployment, question.length_tokens))
     memory = KvMemory.given(least, source="fitted")
     return memory, FitResult(
         fit=Fit.MEMORY,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 
-from kvledger.engines.facts import NoticeKind
+from kvledger.engines.facts import DeviceMemory, NoticeKind
 from kvledger.engines.log_reader import Hit, LogBuilder, Rule
+from kvledger.engines.quantity import printed_bytes
 from kvledger.units import GIB, KIB, MIB
 
 __all__ = ["OUT_OF_MEMORY"]
@@ -16,6 +17,29 @@ _NEW = re.compile(
     r"(?:.{0,200}?of which (?P<free>[\d.]{1,12}) (?P<free_unit>[KMG]iB) is free"
     r"|.{0,200}? (?P<old_free>[\d.]{1,12}) (?P<old_unit>[KMG]iB) free)?"
 )
+_SIZE = r"(?P<size>[\d.]{1,12}) (?P<unit>[KMG]iB)"
+_PARTS = {
+    "total": re.compile(rf"total capacity of {_SIZE}"),
+    "used_here": re.compile(rf"(?:this process|Process \d{{1,10}}) has {_SIZE} memory in use"),
+    "allocated": re.compile(rf"{_SIZE} is allocated by PyTorch"),
+    "cached": re.compile(rf"{_SIZE} is reserved by PyTorch but unallocated"),
+}
+_THIS = re.compile(rf"this process has {_SIZE} memory in use")
+_REACH = 800
+"""Characters of the message behind its beginning that are looked at."""
+
+
+def _device(hit: Hit) -> DeviceMemory | None:
+    """Return what the rest of the message says: this process by its name, else the only one named."""
+    text = hit.match.string[hit.match.start() : hit.match.start() + _REACH]
+    found = {name: pattern.search(text) for name, pattern in _PARTS.items()}
+    found["used_here"] = _THIS.search(text) or found["used_here"]
+    sizes = {
+        name: printed_bytes(match["size"], _UNITS[match["unit"]], line=hit.line, origin=hit.origin)
+        for name, match in found.items()
+        if match is not None
+    }
+    return DeviceMemory(**sizes) if sizes else None
 
 
 def _read(builder: LogBuilder, hit: Hit) -> None:
@@ -27,6 +51,7 @@ def _read(builder: LogBuilder, hit: Hit) -> None:
         is_error=True,
         needed=hit.bytes("need", _UNITS[hit.text("need_unit") or "GiB"]),
         available=hit.bytes(free, _UNITS[unit]),
+        device=_device(hit),
     )
 
 

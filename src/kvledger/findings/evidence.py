@@ -4,22 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
-from kvledger.engines.facts import EngineLog, EngineSnapshot
-from kvledger.engines.plan import Deployment, KvMemory, Plan
+from kvledger.engines.facts import EngineLog, EngineSnapshot, PeriodicSample, StartupFacts
+from kvledger.engines.plan import Plan, Planner
 from kvledger.engines.size import SizeOutcome
+from kvledger.engines.vllm.metrics import VllmEngine
+from kvledger.errors import Error
 from kvledger.ledger import Account
 from kvledger.measure.log_check import LogCheck
-from kvledger.measure.snapshots import SnapshotSheet
+from kvledger.measure.pool import PoolShape
+from kvledger.measure.pool_summary import PoolSummary
+from kvledger.measure.sheet import Sheet
 from kvledger.measure.summary import EngineSummary
-from kvledger.model.spec import ModelSpec
 from kvledger.pool.policy import Kind
 from kvledger.replay.outcome import Outcome
 from kvledger.replay.what_if import Scenario
 from kvledger.replay.workload import Workload
 
-__all__ = ["LogCase", "MeasureCase", "Prover", "ReplayCase", "SizeCase", "SnapshotCase", "wasted_bytes"]
+__all__ = ["LogCase", "MeasureCase", "PoolsCase", "Prover", "ReplayCase", "SizeCase", "wasted_bytes"]
 
+_TYPICAL_TOKENS = 800
 _WASTE = (Account.RESERVED, Account.INTERNAL, Account.EXTERNAL)
 
 
@@ -86,42 +91,146 @@ def wasted_bytes(outcome: Outcome) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasureCase:
-    """One vLLM engine over a window."""
+    """One vLLM engine over a window; ``engine`` is its last scrape."""
 
     subject: str
     summary: EngineSummary
-    cache_config: Mapping[str, str] = field(default_factory=dict)
-    """The labels of ``vllm:cache_config_info``."""
-    model: ModelSpec | None = None
+    engine: VllmEngine | None = None
+
+    @property
+    def shape(self) -> PoolShape | None:
+        """The pool, at the reading that is shown."""
+        return self.summary.shown.shape
+
+    @property
+    def unit(self) -> str:
+        """What amounts are counted in: bytes, or tokens where nothing tells what a token costs."""
+        shape = self.shape
+        return "bytes" if shape is not None and shape.pricing is not None else "tokens"
+
+    def amount_of(self, tokens: float) -> float:
+        """Return slots of the pool in the unit of the case."""
+        shape = self.shape
+        if shape is None or shape.pricing is None:
+            return tokens
+        return tokens * shape.pricing.block_bytes / shape.block_tokens
+
+    @property
+    def peak_held_tokens(self) -> int:
+        """The most slots that were held at once."""
+        peak = self.summary.peak
+        return peak.balance.held if peak is not None and peak.balance is not None else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SnapshotCase:
-    """One instant of another engine."""
+class PoolsCase:
+    """The pools of one engine (or rank) that tells them itself, over a window."""
 
     subject: str
-    snapshot: EngineSnapshot
-    sheets: tuple[SnapshotSheet, ...]
+    pools: tuple[PoolSummary, ...]
+
+    @property
+    def snapshot(self) -> EngineSnapshot:
+        """What the engine said last."""
+        return self.pools[0].last.snapshot
+
+    @property
+    def sheets(self) -> tuple[Sheet, ...]:
+        """The last sheet of each pool that has one."""
+        return tuple(pool.last.sheet for pool in self.pools if pool.last.sheet is not None)
+
+    @property
+    def only(self) -> PoolSummary | None:
+        """The pool, where there is one and it has a sheet."""
+        return self.pools[0] if len(self.pools) == 1 and self.pools[0].last.sheet is not None else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogCase:
-    """A log: what was read, and what follows for each engine of its last start."""
+    """One engine of the last start of a log."""
 
     subject: str
     log: EngineLog
-    checks: tuple[LogCheck, ...]
+    check: LogCheck
+
+    @property
+    def startup(self) -> StartupFacts | None:
+        """What the last start printed."""
+        return self.log.startups[-1] if self.log.startups else None
+
+    @property
+    def samples(self) -> tuple[PeriodicSample, ...]:
+        """The periodic lines of this engine since its last start."""
+        first = self.startup.first_line if self.startup is not None else 0
+        index = self.check.engine_index
+        return tuple(s for s in self.log.samples if s.line >= first and s.engine_index == index)
+
+    @property
+    def pool_tokens(self) -> float | None:
+        """Slots of the pool: as told, else those of the concurrency at the longest request."""
+        tokens, times, longest = self.check.tokens, self.check.concurrency, self.check.max_model_len
+        if tokens is not None:
+            return float(tokens.value)
+        return None if times is None or longest is None else float(times.value * longest.value)
+
+    @property
+    def unit(self) -> str:
+        """What amounts are counted in: bytes where the log tells bytes and tokens, else tokens."""
+        return "tokens" if self.token_bytes is None else "bytes"
+
+    @property
+    def token_bytes(self) -> float | None:
+        """Bytes of the pool of one rank for each of its slots, where the log tells both."""
+        size, tokens = self.check.size_bytes, self.pool_tokens
+        return None if size is None or not tokens else size.value / tokens
+
+    def amount_of(self, tokens: float) -> float:
+        """Return slots of the pool in the unit of the case."""
+        return tokens * (self.token_bytes or 1.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SizeCase:
-    """The plan of one engine; ``plan`` makes another one, for proofs."""
+    """The plan of one engine, and its planner for proofs."""
 
     outcome: SizeOutcome
-    plan: Callable[[Deployment, KvMemory], Plan]
+    planner: Planner
+
+    @property
+    def plan(self) -> Plan:
+        """The plan."""
+        return self.outcome.plan
 
     @property
     def subject(self) -> str:
         """How the plan is called in findings."""
-        deployment = self.outcome.plan.deployment
-        return f"{deployment.engine} {deployment.version}"
+        return f"{self.plan.deployment.engine} {self.plan.deployment.version}"
+
+    @property
+    def length_tokens(self) -> int:
+        """The length of a request that was asked for, else 800 or what is allowed."""
+        longest = self.plan.deployment.max_model_len or _TYPICAL_TOKENS
+        return min(self.outcome.question.length_tokens or _TYPICAL_TOKENS, longest)
+
+    def replan(self, *, options: Mapping[str, str] | None = None, **changes: Any) -> Plan | None:
+        """Plan again with other settings and the same bytes; None where the engine refuses them."""
+        question = self.outcome.question
+        merged = dict(question.deployment.options) | dict(options or {})
+        deployment = replace(question.deployment, options=merged, **changes)
+        try:
+            return self.planner.make_plan(question.model, deployment, self.outcome.memory)
+        except Error:
+            return None
+
+    def saved_bytes(self, after: Plan) -> int:
+        """Return what the requests of the load that is shown hold in all, minus what they would hold in ``after``."""
+        load = self.outcome.load or self.outcome.structure
+        if load is None:
+            return 0
+        one = self.plan.count_request_bytes(load.length_tokens) - after.count_request_bytes(load.length_tokens)
+        return one * load.requests * self.plan.deployment.dp
+
+    def count_requests(self, plan: Plan | None = None) -> int:
+        """Return how many requests of `length_tokens` the memory of a plan holds at once."""
+        memory_only = replace(plan or self.plan, request_limit=None)
+        return memory_only.count_requests(self.length_tokens)

@@ -24,7 +24,7 @@ class Trade(StrEnum):
 class Remedy:
     """One change, proved by a replay or by a computation of sizes.
 
-    Invariant: a change that is no trade-off has nothing in ``worse``.
+    Invariant: a trade-off says what gets worse, and a safe change has nothing to say.
     """
 
     setting: str
@@ -36,6 +36,10 @@ class Remedy:
     """What was computed, with the numbers of before and after."""
     worse: str = ""
     """What gets worse, with the numbers where they are known."""
+
+    def __post_init__(self) -> None:
+        """Assert that a trade-off says its price, and nothing else does."""
+        assert bool(self.worse) == (self.trade is Trade.TRADE_OFF), self.setting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

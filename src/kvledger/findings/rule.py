@@ -12,7 +12,7 @@ from kvledger.findings.finding import Finding, Remedy
 from kvledger.measure.figure import Figure
 
 if TYPE_CHECKING:
-    from kvledger.findings.evidence import LogCase, MeasureCase, ReplayCase, SizeCase, SnapshotCase
+    from kvledger.findings.evidence import LogCase, MeasureCase, PoolsCase, ReplayCase, SizeCase
 
 __all__ = ["SECTIONS", "Page", "Rule", "read_page"]
 
@@ -59,7 +59,7 @@ class Rule:
         """Look at one vLLM engine over a window."""
         yield from ()
 
-    def in_snapshot(self, case: SnapshotCase) -> Iterator[Finding]:  # noqa: ARG002
+    def in_pools(self, case: PoolsCase) -> Iterator[Finding]:  # noqa: ARG002
         """Look at one instant of an engine that tells its pool itself."""
         yield from ()
 

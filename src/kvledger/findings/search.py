@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from kvledger.findings.catalogue import RULES
-from kvledger.findings.evidence import LogCase, MeasureCase, Prover, ReplayCase, SizeCase, SnapshotCase
+from kvledger.findings.evidence import LogCase, MeasureCase, PoolsCase, Prover, ReplayCase, SizeCase
 from kvledger.findings.finding import Finding, FindingsReport
 from kvledger.findings.rule import Rule
 
-__all__ = ["find_in_log", "find_in_measure", "find_in_replay", "find_in_size", "find_in_snapshots"]
+__all__ = ["find_in_log", "find_in_measure", "find_in_pools", "find_in_replay", "find_in_size"]
 
 
 def find_in_replay(cases: Sequence[ReplayCase], *, prover: Prover) -> FindingsReport:
@@ -30,14 +30,14 @@ def find_in_measure(cases: Sequence[MeasureCase]) -> FindingsReport:
     return _gather(lambda rule: (finding for case in cases for finding in rule.in_measure(case)))
 
 
-def find_in_snapshots(cases: Sequence[SnapshotCase]) -> FindingsReport:
+def find_in_pools(cases: Sequence[PoolsCase]) -> FindingsReport:
     """Look at one instant of engines that tell their pools themselves."""
-    return _gather(lambda rule: (finding for case in cases for finding in rule.in_snapshot(case)))
+    return _gather(lambda rule: (finding for case in cases for finding in rule.in_pools(case)))
 
 
-def find_in_log(case: LogCase) -> FindingsReport:
-    """Look at a log."""
-    return _gather(lambda rule: rule.in_log(case))
+def find_in_log(cases: Sequence[LogCase]) -> FindingsReport:
+    """Look at every engine of a log."""
+    return _gather(lambda rule: (finding for case in cases for finding in rule.in_log(case)))
 
 
 def find_in_size(cases: Sequence[SizeCase]) -> FindingsReport:

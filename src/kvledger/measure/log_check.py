@@ -58,10 +58,15 @@ def check_log(log: EngineLog) -> tuple[LogCheck, ...]:
     begins = startup.first_line if startup else 0
     samples = [sample for sample in log.samples if sample.line >= begins]
     indices = set(startup.engine_indices if startup else ()) | {sample.engine_index for sample in samples}
-    if startup is not None and startup.errors and not indices:
+    if startup is not None and not indices and (startup.errors or _tells_slots(startup)):
         indices = {0}
     restarts = len(log.startups) - 1
     return tuple(_check(log, startup, samples, index, restarts) for index in sorted(indices))
+
+
+def _tells_slots(startup: StartupFacts) -> bool:
+    """Tell whether a start without a size says how its context is cut into slots (llama.cpp prints no more)."""
+    return startup.engine is Engine.LLAMACPP and startup.max_running is not None and startup.max_model_len is not None
 
 
 def _check(

@@ -2,73 +2,84 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from kvledger.findings.finding import FindingsReport, Remedy
+from kvledger.findings.finding import Finding, FindingsReport, Remedy, Trade
 from kvledger.measure.figure import Figure
 from kvledger.report.tables import heading
 from kvledger.units import counted, format_bytes
 
-__all__ = ["findings_sections", "format_figure", "unproved_words"]
+__all__ = ["TITLE", "findings_sections", "format_figure"]
 
-MOST_SHOWN = 5
+MOST_SHOWN = 6
 TITLE = "What would give memory back"
-NOTE = "what gives back most first; `kvledger explain CODE` says more of each"
+_NOTE = "what gives back most first; `kvledger explain CODE` says more of each"
+_NONE = "-"
 
 
 def findings_sections(report: FindingsReport | None) -> Iterator[RenderableType]:
-    """Yield the heading and the findings; nothing where there are none."""
+    """Yield the heading and the findings, one row a code; nothing where there are none."""
     if report is None or not (report.findings or report.unproved):
         return
-    yield heading(TITLE, NOTE)
-    table = Table(box=None, pad_edge=False, padding=(0, 1), show_header=False)
-    table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
-    for finding in report.findings[:MOST_SHOWN]:
-        table.add_row(finding.code, Text(f"{finding.subject}: {finding.sentence}"))
-        if finding.best is not None:
-            table.add_row("", Text(remedy_words(finding.best)))
-        others = [short_words(remedy) for remedy in finding.remedies if remedy is not finding.best]
-        if others:
-            table.add_row("", Text(f"or {'; '.join(others)}"))
-    if report.findings:
+    yield heading(TITLE, _NOTE)
+    alike = _group(report.findings)
+    table = Table(box=None, pad_edge=False, padding=(0, 1), header_style="underline")
+    table.add_column("code", no_wrap=True)
+    table.add_column("gives back", justify="right", no_wrap=True)
+    table.add_column("what, and how it is known", overflow="fold")
+    for group in alike[:MOST_SHOWN]:
+        table.add_row(group[0].code, _given(group[0]), Text("\n".join(_words(group))))
+    if alike:
         yield table
-    rest = len(report.findings) - MOST_SHOWN
+    rest = len(alike) - MOST_SHOWN
     if rest > 0:
-        yield Text(f"{counted(rest, 'more finding')} in --json")
+        yield Text(f"{counted(rest, 'more finding')} in --json: {', '.join(one[0].code for one in alike[MOST_SHOWN:])}")
     if report.unproved:
-        yield Text(unproved_words(report))
-
-
-def remedy_words(remedy: Remedy) -> str:
-    """Say what a change gives back, by which proof, and what gets worse."""
-    returned = remedy.returned
-    given = f"gives back {format_figure(returned)} ({returned.accuracy})" if returned.high else "gives back nothing"
-    worse = f"; what gets worse: {remedy.worse}" if remedy.worse else "; safe: nothing gets worse"
-    return f"{remedy.setting} {given}: {remedy.proof}{worse}"
-
-
-def short_words(remedy: Remedy) -> str:
-    """Say in a few words what a change gives back."""
-    return f"{remedy.setting}: {format_figure(remedy.returned)}"
-
-
-def unproved_words(report: FindingsReport) -> str:
-    """Say what has the signs, and was not replayed."""
-    return f"not proved, because it takes further replays: {', '.join(report.unproved)} (give --findings all)"
+        yield Text(f"not proved, because it takes further replays: {', '.join(report.unproved)} (give --findings all)")
 
 
 def format_figure(figure: Figure) -> str:
     """Write the number of a finding in its unit."""
-    return _write(figure.low, figure.unit) if figure.is_exact else _between(figure)
+    low, high = _write(figure.low, figure.unit), _write(figure.high, figure.unit)
+    return low if low == high else f"{low} to {high}"
 
 
-def _between(figure: Figure) -> str:
-    return f"{_write(figure.low, figure.unit)} to {_write(figure.high, figure.unit)}"
+def _group(findings: Sequence[Finding]) -> list[list[Finding]]:
+    """Gather findings of one code; the order is that of the first of each."""
+    groups: dict[str, list[Finding]] = {}
+    for finding in findings:
+        groups.setdefault(finding.code, []).append(finding)
+    return list(groups.values())
+
+
+def _words(group: Sequence[Finding]) -> Iterator[str]:
+    first, *others = group
+    yield f"{first.subject}: {first.sentence}"
+    if first.best is not None:
+        yield _remedy_words(first.best)
+    further = [f"{one.setting} {_back(one.returned)}" for one in first.remedies if one is not first.best]
+    if further:
+        yield f"or {'; '.join(further)}"
+    if others:
+        yield f"also {', '.join(f'{one.subject} ({_given(one)})' for one in others)}"
+
+
+def _remedy_words(remedy: Remedy) -> str:
+    trade = "safe" if remedy.trade is Trade.SAFE else "trade-off"
+    worse = f"; what gets worse: {remedy.worse}" if remedy.worse else ""
+    return f"{remedy.setting} ({remedy.returned.accuracy}, {trade}): {remedy.proof}{worse}"
+
+
+def _given(finding: Finding) -> str:
+    return _NONE if finding.best is None else _write(finding.returned, finding.size.unit)
+
+
+def _back(figure: Figure) -> str:
+    return f"({format_figure(figure)})"
 
 
 def _write(value: int, unit: str) -> str:

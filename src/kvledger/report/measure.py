@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from kvledger.findings.finding import FindingsReport
 from kvledger.measure.pool_summary import PoolSummary
 from kvledger.measure.summary import EngineSummary
 
@@ -34,6 +35,7 @@ class MeasureReport:
     sources: tuple[SourceReport, ...]
     notes: tuple[str, ...] = ()
     """What was assumed, and what would make the numbers better."""
+    findings: FindingsReport | None = None
 
     @property
     def engines(self) -> list[EngineSummary]:

@@ -8,6 +8,7 @@ from kvledger.ledger import Account
 from kvledger.measure.counterfactual import Counterfactual
 from kvledger.measure.meter import Reading
 from kvledger.measure.summary import EngineSummary, Traffic
+from kvledger.report.findings_json import findings_json
 from kvledger.report.measure import MeasureReport, SourceReport
 from kvledger.report.measure_pools import pool_json
 from kvledger.report.measure_sheet import sheet_json, span_json
@@ -25,6 +26,7 @@ def measure_json(report: MeasureReport) -> dict[str, Any]:
         "schema_version": SCHEMA_VERSION,
         "sources": [_source(source) for source in report.sources],
         "notes": list(report.notes),
+        "findings": findings_json(report.findings),
     }
 
 

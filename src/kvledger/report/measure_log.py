@@ -9,14 +9,17 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from kvledger.engines.quantity import Quantity
+from kvledger.findings.finding import FindingsReport
 from kvledger.measure.log_check import LogCheck, LogLoad
+from kvledger.report.findings import findings_sections
+from kvledger.report.findings_json import findings_json
 from kvledger.report.tables import heading, new_table, percent
 from kvledger.units import format_bytes
 
 __all__ = ["log_json", "log_text"]
 
 
-def log_text(checks: Sequence[LogCheck]) -> RenderableType:
+def log_text(checks: Sequence[LogCheck], findings: FindingsReport | None = None) -> RenderableType:
     """Return the check of a log for the terminal."""
     parts: list[RenderableType] = []
     for check in checks:
@@ -30,13 +33,19 @@ def log_text(checks: Sequence[LogCheck]) -> RenderableType:
             parts += [heading("the load, from the periodic lines"), _load(check.load)]
         parts += [Text(f"\nthe engine says: {error}") for error in check.errors]
         parts += [Text(f"\n{note}") for note in check.notes]
+    parts += findings_sections(findings)
     parts.append(Text("\nA log rounds and does not count tokens: measure the server's /metrics for the exact ledger\n"))
     return Group(*parts)
 
 
-def log_json(checks: Sequence[LogCheck]) -> dict[str, Any]:
+def log_json(checks: Sequence[LogCheck], findings: FindingsReport | None = None) -> dict[str, Any]:
     """Return the object of a log's check; every number is an interval."""
-    return {"schema": "kvledger/measure-log", "schema_version": 1, "engines": [_object(check) for check in checks]}
+    return {
+        "schema": "kvledger/measure-log",
+        "schema_version": 1,
+        "engines": [_object(check) for check in checks],
+        "findings": findings_json(findings),
+    }
 
 
 def _pool(check: LogCheck) -> RenderableType:

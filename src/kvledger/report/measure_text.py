@@ -10,6 +10,7 @@ from kvledger.measure.meter import Reading
 from kvledger.measure.pool import Structure
 from kvledger.measure.sheet import Sheet
 from kvledger.measure.summary import EngineSummary, Traffic
+from kvledger.report.findings import findings_sections
 from kvledger.report.measure import MeasureReport, SourceReport
 from kvledger.report.measure_pools import pool_text
 from kvledger.report.measure_sheet import format_share, format_span, sheet_table, unattributed_table
@@ -29,6 +30,7 @@ def measure_text(report: MeasureReport) -> RenderableType:
             parts += pool_text(source.name, pool, several=several)
         if source.missed:
             parts.append(Text(f"\n{source.missed:,} of {source.samples:,} samples failed: {source.last_error}"))
+    parts += findings_sections(report.findings)
     if report.notes:
         parts.append(heading("notes"))
         parts += [Text(f"- {note}") for note in report.notes]

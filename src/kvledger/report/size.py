@@ -14,7 +14,9 @@ from kvledger.engines.size import Fit, RequestCost, SizeOutcome
 from kvledger.engines.structure import Sheet, StructuralLedger
 from kvledger.engines.vllm.logcheck import LogCheck
 from kvledger.errors import Error
+from kvledger.findings.finding import FindingsReport
 from kvledger.ledger import Account
+from kvledger.report.findings import findings_sections
 from kvledger.report.tables import heading, new_table, percent
 from kvledger.units import format_bytes
 
@@ -45,13 +47,14 @@ class SizeReport:
     answers: tuple[EngineAnswer, ...]
     log: LogCheck | None = None
     notes: tuple[str, ...] = ()
+    findings: FindingsReport | None = None
 
 
 def size_text(report: SizeReport) -> RenderableType:
     """Return the report, ready to print with rich."""
     if len(report.answers) == 1 and report.answers[0].outcome is not None:
         return Group(*_one(report, report.answers[0].outcome))
-    return Group(*_several(report))
+    return Group(*_several(report), *findings_sections(report.findings))
 
 
 def _one(report: SizeReport, outcome: SizeOutcome) -> Iterator[RenderableType]:
@@ -72,6 +75,7 @@ def _one(report: SizeReport, outcome: SizeOutcome) -> Iterator[RenderableType]:
     if outcome.load is not None:
         yield heading("Where every byte goes at the load you asked for", _load_words(outcome.load))
         yield _sheets(outcome.load)
+    yield from findings_sections(report.findings)
     yield heading("How these numbers are known")
     yield _provenance(outcome)
 

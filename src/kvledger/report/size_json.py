@@ -9,6 +9,7 @@ from kvledger.engines.plan import Deployment, KvMemory, Plan
 from kvledger.engines.size import SizeOutcome
 from kvledger.engines.structure import Sheet, StructuralLedger
 from kvledger.ledger import Accuracy
+from kvledger.report.findings_json import findings_json
 from kvledger.report.size import EngineAnswer, SizeReport, answer
 
 __all__ = ["size_json"]
@@ -26,6 +27,7 @@ def size_json(report: SizeReport) -> dict[str, Any]:
         "model": report.model,
         "engines": [_engine(one) for one in report.answers],
         "notes": list(report.notes),
+        "findings": findings_json(report.findings),
     }
     if report.log is not None:
         check = report.log

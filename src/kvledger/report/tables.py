@@ -11,7 +11,7 @@ from rich.measure import Measurement
 from rich.table import Column, Table
 from rich.text import Text
 
-__all__ = ["heading", "new_table", "percent", "render", "signed_points"]
+__all__ = ["Heading", "heading", "new_table", "percent", "render", "signed_points"]
 
 
 _GAP = 2
@@ -85,12 +85,19 @@ def _groups(columns: Sequence[tuple[Column, int, int]], room: int) -> list[Seque
     return [[column] for column in columns]
 
 
-def heading(title: str, note: str = "") -> Text:
+class Heading(Text):
+    """A heading with what the numbers below it are."""
+
+    def __init__(self, title: str, note: str = "") -> None:
+        super().__init__(f"\n{title}", style="bold")
+        self.title, self.note = title, note
+        if note:
+            self.append(f"\n{note}", style="not bold dim")
+
+
+def heading(title: str, note: str = "") -> Heading:
     """Return a heading with what the numbers below it are."""
-    text = Text(f"\n{title}", style="bold")
-    if note:
-        text.append(f"\n{note}", style="not bold dim")
-    return text
+    return Heading(title, note)
 
 
 def percent(ratio: float) -> str:

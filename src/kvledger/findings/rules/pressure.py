@@ -7,9 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from kvledger.findings.evidence import ReplayCase
+from kvledger.findings.evidence import LogCase, MeasureCase, PoolsCase, ReplayCase
 from kvledger.findings.finding import Finding, Remedy, Trade, amount
 from kvledger.findings.rule import Rule
+from kvledger.findings.words import share
 from kvledger.ledger import Account, Accuracy
 from kvledger.measure.figure import Figure
 from kvledger.pool.policy import Kind
@@ -18,7 +19,7 @@ from kvledger.replay.settings import Pool
 from kvledger.replay.what_if import Scenario, seconds
 from kvledger.units import counted, format_bytes
 
-__all__ = ["PoolFullAndPreempting"]
+__all__ = ["PoolFullAndPreempting", "count_seats", "of_bytes", "serves_no_slower", "time_words"]
 
 _OFTEN_RATIO = 0.1
 _MORE_MEMORY = 5, 4
@@ -42,7 +43,8 @@ class PoolFullAndPreempting(Rule):
         server works in circles.
 
     What to change:
-        vLLM `--max-num-seqs` to what fits, `--kv-cache-dtype fp8`, or more memory (`--gpu-memory-utilization`,
+        vLLM `--max-num-seqs` to what fits, admission by the whole input (`--scheduler-reserve-full-isl`, the default
+        since 0.22), `--kv-cache-dtype fp8`, or more memory (`--gpu-memory-utilization`,
         `--tensor-parallel-size`). Each is replayed alone; the
         bytes are the part of the pool that holds tokens computed a second time; those of fp8 what the tokens in use
         no longer take. A change that makes requests slower on average is not proposed.
@@ -79,11 +81,74 @@ class PoolFullAndPreempting(Rule):
             *remedies,
         )
 
+    def in_measure(self, case: MeasureCase) -> Iterator[Finding]:
+        """Look at the preemptions of a window."""
+        traffic, peak, shape = case.summary.traffic, case.summary.peak, case.shape
+        count, finished = traffic.preemptions, traffic.finished
+        if not count or count < _OFTEN_RATIO * (finished or 0) or peak is None or peak.balance is None:
+            return
+        if shape is None or not peak.running:
+            return
+        mean = peak.balance.held / peak.running
+        lost = amount(
+            case.amount_of(count * mean),
+            formula="preemptions * mean slots of a running request, over the window",
+            unit=case.unit,
+            accuracy=Accuracy.MODELLED,
+        )
+        yield self.tell(
+            case.subject,
+            f"{counted(count, 'preemption')} for {counted(finished or 0, 'request')} that ended: at about {mean:,.0f} "
+            f"tokens each, that many are computed again",
+            lost,
+            *_fewer_seats(case, lost),
+        )
+
+    def in_pools(self, case: PoolsCase) -> Iterator[Finding]:
+        """Look at the preemptions (retractions, pauses) that an engine counts."""
+        pool, peak = case.pools[0], case.pools[0].peak
+        count, finished = pool.traffic.preemptions, pool.traffic.finished or 0
+        if not count or count < _OFTEN_RATIO * finished or peak is None or peak.sheet is None or not peak.running:
+            return
+        mean = peak.sheet.figure("held").low / peak.running
+        yield self.tell(
+            case.subject,
+            f"{counted(count, 'preemption')} for {counted(finished, 'request')} that ended, with {peak.running:,} "
+            "running at the fullest sample: what they held is computed again",
+            amount(
+                count * mean,
+                formula="preemptions * mean hold of a running request, over the window",
+                unit=peak.sheet.unit,
+                accuracy=Accuracy.MODELLED,
+            ),
+        )
+
+    def in_log(self, case: LogCase) -> Iterator[Finding]:
+        """Look at the preemptions that periodic lines count."""
+        load, tokens = case.check.load, case.pool_tokens
+        if load is None or tokens is None or not load.running or load.preemptions < load.running:
+            return
+        mean = load.held_ratio[1] * tokens / load.running
+        yield self.tell(
+            case.subject,
+            f"{counted(load.preemptions, 'preemption')} in {counted(load.lines, 'line')}, with {load.running:,} "
+            f"requests running at {share(load.held_ratio[1])} of the pool: at about {mean:,.0f} tokens each, that many "
+            "are computed again",
+            amount(
+                case.amount_of(load.preemptions * mean),
+                formula="preemptions * mean tokens of a running request",
+                unit=case.unit,
+                accuracy=Accuracy.MODELLED,
+            ),
+        )
+
     def _remedies(self, case: ReplayCase) -> Iterator[Remedy]:
         before = case.outcome
         for setting, changed, worse in _changes(case):
             after = case.replay(changed)
-            if after is None or not _helps(before, after):
+            if after is None or not serves_no_slower(before, after):
+                continue
+            if _again_ratio(after) >= _again_ratio(before):
                 continue
             cheaper = case.scenario.pool.bytes_per_token - changed.pool.bytes_per_token
             yield Remedy(
@@ -91,13 +156,36 @@ class PoolFullAndPreempting(Rule):
                 returned=_cheaper_tokens(case, cheaper) if cheaper else _fewer_again(before, after),
                 trade=Trade.TRADE_OFF,
                 proof=f"replayed: {counted(after.preemptions, 'preemption')} instead of {before.preemptions:,}"
-                f"{_times(before, after)}",
+                f"{time_words(before, after)}",
                 worse="; ".join([worse, *_slower(before, after)]),
             )
 
 
+def _fewer_seats(case: MeasureCase, lost: Figure) -> Iterator[Remedy]:
+    """Propose as many seats as requests of the mean final length fit."""
+    lengths, shape, peak = case.summary.traffic.lengths, case.shape, case.summary.peak
+    prompt, output = lengths.prompt, lengths.output
+    if shape is None or peak is None or prompt is None or output is None or not prompt.count or not output.count:
+        return
+    mean = prompt.total / prompt.count + output.total / output.count
+    seats = int(shape.usable_tokens // max(1.0, mean + shape.block_tokens / 2))
+    if not 1 <= seats < (peak.running or 0):
+        return
+    yield Remedy(
+        setting=f"--max-num-seqs {seats}",
+        returned=lost,
+        trade=Trade.TRADE_OFF,
+        proof=f"requests that ended had {mean:,.0f} tokens on average: {seats:,} of them fill {shape.usable_tokens:,} "
+        f"slots, {peak.running:,} were running",
+        worse="requests wait in the queue instead",
+    )
+
+
 def _changes(case: ReplayCase) -> Iterator[tuple[str, Scenario, str]]:
-    scenario = case.scenario
+    scenario, policy = case.scenario, case.scenario.policy
+    if policy.kind is Kind.PAGED and not policy.full_sequence_must_fit:
+        whole = replace(scenario, policy=replace(policy, full_sequence_must_fit=True))
+        yield "--scheduler-reserve-full-isl", whole, "a request waits until all its known tokens fit"
     seats = count_seats(case)
     if 1 <= seats < min(scenario.settings.max_num_seqs, case.outcome.peak_running):
         fewer = replace(scenario, settings=replace(scenario.settings, max_num_seqs=seats))
@@ -142,19 +230,16 @@ def _cheaper_tokens(case: ReplayCase, cheaper_bytes: int) -> Figure:
     return amount(saved, formula="mean of `used`, in the bytes of a token before minus after")
 
 
-def _helps(before: Outcome, after: Outcome) -> bool:
-    """Tell whether as many are served, less is computed again, and nobody pays with a longer time on average."""
-    if _served(after) < _served(before) or _again_ratio(after) >= _again_ratio(before):
+def serves_no_slower(before: Outcome, after: Outcome) -> bool:
+    """Tell whether as many requests are served whole, and the mean time from arrival to end does not grow."""
+    if after.finished - after.truncated < before.finished - before.truncated:
         return False
     ends = before.end_to_end, after.end_to_end
     return ends[0] is not None and ends[1] is not None and ends[1].mean <= _SLOWER_RATIO * ends[0].mean
 
 
-def _served(outcome: Outcome) -> int:
-    return outcome.finished - outcome.truncated
-
-
-def _times(before: Outcome, after: Outcome) -> str:
+def time_words(before: Outcome, after: Outcome) -> str:
+    """Say how long a request takes on average, after and before."""
     if before.end_to_end is None or after.end_to_end is None:
         return ""
     return f", {seconds(after.end_to_end.mean)} from arrival to end instead of {seconds(before.end_to_end.mean)}"
