@@ -368,12 +368,6 @@ def test_a_prefix_cache_and_groups_of_layers_are_restarted_like_any_pool(capsys,
     assert record["policies"][0]["restarts"] > 0
 
 
-def test_a_static_batch_that_is_not_restarted_says_so(capsys, trace):
-    called = call(capsys, "replay", trace, *SMALL, "--policy", "static-batch", "--restart-every", 60)
-    assert "`static-batch` is replayed without restarts" in " ".join(called.out.split())
-    assert call(capsys, "replay", trace, *SMALL, "--policy", "static-batch", "-q").err == ""
-
-
 def test_seats_that_hold_requests_back_are_not_blamed_on_memory(capsys, trace):
     called = call(capsys, "replay", trace, *SMALL, "--policy", "exact,paged", "--max-num-seqs", 1)
     assert "What holds `paged` back is max_num_seqs 1, not memory." in " ".join(called.out.split())

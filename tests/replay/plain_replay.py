@@ -214,7 +214,8 @@ class PlainReplay:
         self.max_seqs, self.budget, self.clock = max_seqs, budget, clock
         self.placement = placement
         self.token_bytes = token_bytes
-        self.space = Segments(units) if placement == "segments" else Space(units, placement)
+        self.space_arguments = (units,) if placement == "segments" else (units, placement)
+        self.space = (Segments if placement == "segments" else Space)(*self.space_arguments)
         self.pending = deque(Request(i, *r) for i, r in enumerate(requests))
         self.waiting: deque[Request] = deque()
         self.running: list[Request] = []
@@ -223,7 +224,7 @@ class PlainReplay:
         self.now = self.pending[0].arrival if self.pending else 0.0
         self.ended: list[Request] = []
         self.every, self.down, self.restart_at, self.progress = every, down, self.now + every, -1
-        self.restarts = 0
+        self.restarts = self.recomputed = 0
 
     # sizes
     def align(self, tokens):
@@ -376,7 +377,8 @@ class PlainReplay:
             self.release(victim)
             self.waiting.appendleft(victim)
         self.forget()
-        progress = sum(r.generated for r in (*self.ended, *self.waiting))
+        done, going = sum(r.o for r in self.ended), sum(r.generated for r in self.waiting)
+        progress = (done + going, self.rejected["cannot_grow"])
         if progress == self.progress:
             raise Stalled
         self.progress = progress
@@ -386,6 +388,7 @@ class PlainReplay:
 
     def forget(self):
         """Lose what outlives requests."""
+        self.space = type(self.space)(*self.space_arguments)
 
     def step(self):
         budget, scheduled, preempted = self.budget, [], False
@@ -489,12 +492,16 @@ class PlainReplay:
             if len(trial) * (max(r.p for r in trial) + max(r.o for r in trial)) > self.units:
                 break
             rows.append(self.waiting.popleft())
-            rows[-1].moments["queued"] = self.now
+            rows[-1].moments.setdefault("queued", self.now)
         self.running = rows
         p, o = max(r.p for r in rows), max(r.o for r in rows)
         for t in range(1, o + 1):
             if t > 1:
                 self.join()
+                if self.every and self.now >= self.restart_at:
+                    self.recomputed += sum(r.p + min(t - 1, r.o) - 1 for r in rows)
+                    self.restart()
+                    return
             if self.waiting:
                 head = self.waiting[0]
                 self.refused += self.units - len(rows) * (p + o) >= head.p + head.o

@@ -5,11 +5,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from kvledger.errors import UsageError
 from kvledger.ledger import Account
 from kvledger.pool import Growth, Kind, Placement, Policy, Reservation
 from kvledger.replay import Clock, Pool, Settings, Workload, replay, replay_plainly
 
-from .plain_replay import PlainReplay
+from .plain_replay import PlainReplay, Stalled
 
 ORDER = list(Account)
 
@@ -54,10 +55,11 @@ def scenarios(draw):
         "max_num_batched_tokens": draw(st.sampled_from([1, 7, 64, 4096])),
     }
     clock = draw(st.sampled_from([(1.0, 0.0, 0.0, 0.0), (0.01, 2e-3, 1e-3, 1e-5), (0.37, 0.011, 0.003, 0.0001)]))
-    return requests, options, units, scheduler, clock
+    every = draw(st.sampled_from([0.0, 0.0, 0.5, 6.0, 40.0]))
+    return requests, options, units, scheduler, clock, every
 
 
-def run_plainly(requests, options, units, scheduler, clock):
+def run_plainly(requests, options, units, scheduler, clock, every):
     return PlainReplay(
         requests,
         kind=options["kind"].value,
@@ -75,13 +77,15 @@ def run_plainly(requests, options, units, scheduler, clock):
         max_seqs=scheduler["max_num_seqs"],
         budget=scheduler["max_num_batched_tokens"],
         clock=clock,
-    ).run()
+        every=every,
+        down=every / 2,
+    )
 
 
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(scenarios())
 def test_every_step_equals_the_plain_replay_and_balances(scenario):
-    requests, options, units, scheduler, clock = scenario
+    requests, options, units, scheduler, clock, every = scenario
     plain = run_plainly(*scenario)
     policy = Policy(name="p", **options)
     pool = (
@@ -90,7 +94,15 @@ def test_every_step_equals_the_plain_replay_and_balances(scenario):
         else Pool(bytes_per_token=3, capacity_tokens=units)
     )
     base, a, b, c = clock
-    chosen = Settings(clock=Clock(base=base, a=a, b=b, c=c), **scheduler)
+    chosen = Settings(
+        clock=Clock(base=base, a=a, b=b, c=c), restart_every_seconds=every, restart_down_seconds=every / 2, **scheduler
+    )
+    try:
+        plain.run()
+    except Stalled:
+        with pytest.raises(UsageError, match="leaves `p` no time to compute"):
+            replay(workload_of(requests), policy, pool=pool, settings=chosen)
+        return
     chunks = []
     stepwise = replay(workload_of(requests), policy, pool=pool, settings=chosen, series=chunks.append)
     rows = np.concatenate([c.accounts for c in chunks])
@@ -125,7 +137,7 @@ def assert_same(outcome, plain):
     assert outcome.finished == len(plain.ended)
     assert outcome.steps == len(rows)
     assert outcome.preemptions == plain.preemptions
-    assert outcome.refused_while_free == plain.refused
+    assert (outcome.refused_while_free, outcome.restarts) == (plain.refused, plain.restarts)
     assert outcome.peak_running == max((r["running"] for r in rows), default=0)
     assert outcome.peak_waiting == max((r["waiting"] for r in rows), default=0)
     capacity = outcome.capacity_bytes / 3

@@ -26,6 +26,17 @@ def test_a_restart_by_hand(policy):
     assert outcome.finished == 1
 
 
+def test_a_restart_loses_a_whole_batch_by_hand():
+    """Batches of one: 2 + 2, then 2 + 3. A restart after 4 s, two steps into the second, loses its 2 + 2 - 1 tokens."""
+    outcome, rows = run(
+        [(0, 2, 2), (0, 2, 3)], "static-batch", tokens=20, restart_every_seconds=4, restart_down_seconds=10,
+        max_num_seqs=1,
+    )  # fmt: skip
+    assert [row[0] for row in rows] == [2, 3, 2, 3, 2, 3, 4]
+    assert (outcome.restarts, outcome.recomputed_tokens, outcome.preemptions) == (1, 3, 0)
+    assert (outcome.finished, outcome.makespan_seconds) == (2, 17.0)
+
+
 def test_a_restart_empties_the_prefix_cache_by_hand():
     """Two requests of the same 8 tokens and one output, in blocks of 4; the second comes after a restart.
 
@@ -59,6 +70,11 @@ def test_restarts_too_fast_to_compute_anything_are_refused_instead_of_running_fo
             settings=Settings(max_model_len=200, max_num_batched_tokens=1, restart_every_seconds=5),
         )
     assert "--max-num-batched-tokens" in caught.value.hint
+
+
+def test_batches_longer_than_the_time_between_restarts_are_refused():
+    with pytest.raises(UsageError, match="a restart every 5 s leaves `static-batch` no time"):
+        run([(0, 2, 7)], "static-batch", tokens=40, max_model_len=20, restart_every_seconds=5)
 
 
 def test_a_restart_interval_that_vanishes_beside_the_time_of_day_is_refused():

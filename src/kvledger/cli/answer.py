@@ -25,7 +25,6 @@ from kvledger.cli.question import Question
 from kvledger.cli.remarks import (
     OF_MODEL,
     notes_on_content,
-    notes_on_restarts,
     notes_on_the_length,
     notes_on_the_start,
 )
@@ -134,7 +133,6 @@ def ask(question: Question, *, load: Callable[..., Trace] = load_trace) -> Repla
             *notes_on_content(question, trace),
             *notes_on_samples(policies, trace.workload),
             *notes_on_swapping([policy.name for policy in policies if policy.swaps], changes, settings.clock),
-            *notes_on_restarts(question, policies),
             *notes_on_tries(changes, clock_text, settings.clock),
         ),
     )

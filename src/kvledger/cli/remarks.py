@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from kvledger.replay.workload import Workload
     from kvledger.traces import Trace
 
-__all__ = ["OF_MODEL", "notes_on_content", "notes_on_restarts", "notes_on_the_length", "notes_on_the_start"]
+__all__ = ["OF_MODEL", "notes_on_content", "notes_on_the_length", "notes_on_the_start"]
 
 OF_MODEL = "the model's"
 _FAR = 4
@@ -54,14 +54,3 @@ def notes_on_content(question: Question, trace: Trace) -> tuple[str, ...]:
             "the trace does not tell what its requests share, so the prefix cache can only find a request's own blocks",
         )
     return ()
-
-
-def notes_on_restarts(question: Question, policies: list[Policy]) -> tuple[str, ...]:
-    """Say which policies are replayed without the restarts that were asked for."""
-    if not question.restart_every:
-        return ()
-    return tuple(
-        f"`{policy.name}` is replayed without restarts: a batch returns all of its memory when it ends"
-        for policy in policies
-        if policy.kind is Kind.STATIC_BATCH
-    )

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 from kvledger.pool.compiled import compiled, inlined
 from kvledger.replay._layout import *
-from kvledger.replay._queue import head_slot, leave, open_step, seat
+from kvledger.replay._queue import head_slot, leave, open_step, put_in_front, seat
 from kvledger.replay._record import FIRST_TOKEN, close_step, note_latency, step_seconds
+from kvledger.replay._restart import begin_restart, is_restart_due
 
 
 @inlined
@@ -23,13 +24,14 @@ def form_batch(st, log, trace):
     ints = st.ints
     longest_prompt, longest_output = 0, 0
     while ints[I_WAITING] > 0 and ints[I_RUNNING] < ints[I_MAX_SEQS]:
-        row = st.slots[head_slot(st, trace)]
+        slot = head_slot(st, trace)
+        row = st.slots[slot]
         prompt = max(longest_prompt, row[S_PROMPT])
         output = max(longest_output, row[S_OUTPUT])
         if (ints[I_RUNNING] + 1) * (prompt + output) > ints[I_CAPACITY]:
             break
         longest_prompt, longest_output = prompt, output
-        seat(st, log, trace, ints[I_HEAD_SLOT], row[S_PROMPT])
+        seat(st, log, trace, slot, row[S_PROMPT])
     ints[I_HELD] = ints[I_RUNNING] * (longest_prompt + longest_output)
     ints[I_FREE] = ints[I_CAPACITY] - ints[I_HELD]
     ints[I_BATCH_PROMPT] = longest_prompt
@@ -78,6 +80,15 @@ def step_batch(st, log, trace):
 
 
 @inlined
+def leave_memory(st):
+    """Give the memory of the batch back."""
+    ints = st.ints
+    ints[I_RUNNING] = 0
+    ints[I_HELD], ints[I_USED], ints[I_KEPT], ints[I_NEVER] = 0, 0, 0, 0
+    ints[I_FREE] = ints[I_CAPACITY]
+
+
+@inlined
 def end_batch(st, log, trace):
     """Return the results and the memory of the whole batch."""
     ints = st.ints
@@ -86,20 +97,37 @@ def end_batch(st, log, trace):
         row = st.slots[slot]
         note_latency(log, trace, FIRST_TOKEN, row[S_REQUEST], st.floats[F_NOW])
         leave(st, log, trace, slot)
-    ints[I_RUNNING] = 0
-    ints[I_HELD], ints[I_USED], ints[I_KEPT], ints[I_NEVER] = 0, 0, 0, 0
-    ints[I_FREE] = ints[I_CAPACITY]
+    leave_memory(st)
+
+
+@inlined
+def restart(st):
+    """Restart the server: the batch that runs is lost, and its rows wait again; False when none ever ends."""
+    ints = st.ints
+    for i in range(ints[I_RUNNING] - 1, -1, -1):
+        slot = st.lists[ORDER, i]
+        row = st.slots[slot]
+        if ints[I_BATCH_STEP] > 0:
+            ints[I_RECOMPUTED] += row[S_PROMPT] + min(ints[I_BATCH_STEP], row[S_OUTPUT]) - 1
+        put_in_front(st, slot)
+        ints[I_PREEMPTIONS] -= 1
+    leave_memory(st)
+    return begin_restart(st)
 
 
 @compiled
 def run_static(st, log, trace, most):
-    """Go on for up to ``most`` steps; return DONE, PAUSED, or FULL (the rows must be taken away)."""
+    """Go on for up to ``most`` steps; return DONE, PAUSED, FULL (the rows must be taken away), or STALLED."""
     ints = st.ints
     for _ in range(most):
         reason = open_step(st, log, trace)
         if reason == DONE or reason == FULL:
             return reason
         if reason == IDLE:
+            continue
+        if is_restart_due(st.floats):
+            if not restart(st):
+                return STALLED
             continue
         if ints[I_RUNNING] == 0:
             form_batch(st, log, trace)
