@@ -66,7 +66,7 @@ export class Chart {
   draw(): void {
     const width = Math.max(240, this.slider.clientWidth);
     this.plots.push(new uPlot(this.stackOptions(width), this.stackData(), this.slider));
-    const lanes = (["running", "waiting"] as const).filter((name) => this.line[name].some((value) => value > 0));
+    const lanes = (["running", "waiting"] as const).filter((name) => this.line[name].some((value) => (value ?? 0) > 0));
     lanes.forEach((name, index) => {
       const last = index === lanes.length - 1;
       this.plots.push(new uPlot(this.laneOptions(width, name, last), this.laneData(name), this.slider));
@@ -126,7 +126,7 @@ export class Chart {
 
   private laneData(name: "running" | "waiting"): uPlot.AlignedData {
     const column = this.line[name];
-    return [this.xs(), [...column, column.at(-1) ?? 0]];
+    return [this.xs(), [...column, column.at(-1) ?? null]];
   }
 
   private stackOptions(width: number): uPlot.Options {
@@ -167,9 +167,9 @@ export class Chart {
       plot.ctx.save();
       plot.ctx.font = `${11 * devicePixelRatio}px system-ui, sans-serif`;
       plot.ctx.fillStyle = colour("ink-3");
-      plot.ctx.textAlign = "left";
-      plot.ctx.textBaseline = "alphabetic";
-      plot.ctx.fillText(say(name), plot.bbox.left + 4 * devicePixelRatio, plot.bbox.top + plot.bbox.height - 5 * devicePixelRatio);
+      plot.ctx.textAlign = "right";
+      plot.ctx.textBaseline = "middle";
+      plot.ctx.fillText(say(name), plot.bbox.left - 6 * devicePixelRatio, plot.bbox.top + plot.bbox.height / 2);
       plot.ctx.restore();
     };
     const common = this.common(width, last ? LANE_WITH_AXIS : LANE);
@@ -257,7 +257,8 @@ export class Chart {
       when.append(say("mean", { span: duration(Math.max(0, end - from)) }));
     }
     const blank = (seconds !== null && index < 0) || !known;
-    if (blank) when.append(` ${say("idle")}`);
+    const nothing = say(this.line.sampled ? "unsampled" : "idle");
+    if (blank) when.append(` ${nothing}`);
     const rows: HTMLElement[] = [];
     for (const [account, ratio] of ratios) {
       const name = [make("i", { class: `swatch s-${account}` }), say(`account.${account}`)];
@@ -266,22 +267,22 @@ export class Chart {
     rows.push(readoutRow([say("pool")], amount(capacity, unit), "", "total"));
     for (const name of ["running", "waiting"] as const) {
       const value = index >= 0 ? this.line[name][index]! : this.mean(this.line[name]);
-      rows.push(readoutRow([say(name)], seconds !== null && index < 0 ? "" : decimal(value), ""));
+      rows.push(readoutRow([say(name)], (seconds !== null && index < 0) || value === null ? "" : decimal(value), ""));
     }
     this.readout.replaceChildren(when, ...rows);
     const spoken = [...ratios].map(([account, ratio]) => `${say(`account.${account}`)} ${percent(ratio)}`).join(", ");
     this.slider.setAttribute("aria-valuenow", String(Math.round((seconds ?? from) * 1000) / 1000));
-    this.slider.setAttribute("aria-valuetext", `${when.textContent}: ${blank ? say("idle") : spoken}`);
+    this.slider.setAttribute("aria-valuetext", `${when.textContent}: ${blank ? nothing : spoken}`);
   }
 
-  private mean(column: number[]): number {
+  private mean(column: (number | null)[]): number {
     const [from, to] = this.range;
     let sum = 0;
     let whole = 0;
     this.line.start_seconds.forEach((start, i) => {
       const stop = this.line.start_seconds[i + 1] ?? this.line.end_seconds;
       const seconds = Math.min(stop, to) - Math.max(start, from);
-      if (seconds <= 0) return;
+      if (seconds <= 0 || column[i] === null) return;
       sum += column[i]! * seconds;
       whole += seconds;
     });

@@ -4,12 +4,13 @@ export interface Timeline {
   start_seconds: number[];
   end_seconds: number;
   ratio: Record<string, number[]>;
-  running: number[];
-  waiting: number[];
+  running: (number | null)[];
+  waiting: (number | null)[];
   peak_used_ratio: number[];
   peak_held_ratio: number[];
-  preemptions: number[];
+  preemptions: (number | null)[];
   joined: number;
+  sampled: boolean;
 }
 
 export interface Book {

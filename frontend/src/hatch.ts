@@ -14,7 +14,7 @@ export function fillOf(account: string): string | CanvasPattern {
   pen.fillStyle = colour("free");
   pen.fillRect(0, 0, STEP * 2, STEP * 2);
   pen.strokeStyle = colour(account);
-  pen.lineWidth = 2;
+  pen.lineWidth = account === "external" ? 2 : 1;
   pen.beginPath();
   for (const shift of [-STEP * 2, -STEP, 0, STEP, STEP * 2, STEP * 3]) {
     if (account === "external") {
@@ -33,7 +33,7 @@ export function fillOf(account: string): string | CanvasPattern {
 export function hatchDefs(): string {
   const one = (account: string, angle: number) =>
     `<pattern id="hatch-${account}" width="${STEP}" height="${STEP}" patternUnits="userSpaceOnUse" patternTransform="rotate(${angle})">` +
-    `<rect width="${STEP}" height="${STEP}" fill="${colour("free")}"/><rect width="2" height="${STEP}" fill="${colour(account)}"/></pattern>`;
+    `<rect width="${STEP}" height="${STEP}" fill="${colour("free")}"/><rect width="${account === "external" ? 2 : 1}" height="${STEP}" fill="${colour(account)}"/></pattern>`;
   return `<defs>${one("external", 45)}${one("unattributed", -45)}</defs>`;
 }
 

@@ -11,6 +11,13 @@ const THEMES = ["auto", "light", "dark"] as const;
 function defaultBooks(data: Data): string[] {
   const drawn = data.books.filter((book) => book.timeline);
   const named = (test: (name: string) => boolean) => drawn.find((book) => test(book.name));
+  const last = data.runs.length - 1;
+  if (last > 0) {
+    // Two runs: the same policy in both, block tables if there are any.
+    const shared = drawn.filter((book) => book.run === last && drawn.some((one) => one.run === 0 && one.name === book.name));
+    const chosen = shared.find((book) => book.name.startsWith("paged")) ?? shared[0];
+    if (chosen) return drawn.filter((book) => book.name === chosen.name).map((book) => book.key);
+  }
   const first = drawn[0];
   const paged = named((name) => name.startsWith("paged"));
   return [...new Set([first?.key, paged?.key ?? drawn[1]?.key])].filter((key) => key !== undefined);

@@ -12,6 +12,7 @@ from kvledger.measure.counterfactual import Counterfactual, Lengths, compare_res
 from kvledger.measure.figure import Span
 from kvledger.measure.meter import Reading
 from kvledger.measure.pool import Structure
+from kvledger.measure.timeline import Stretch, draw_timeline
 from kvledger.measure.verdict import Signs, Verdict, judge, leave_open
 
 __all__ = ["EngineSummary", "Shares", "Traffic", "subtract_histogram", "summarise"]
@@ -71,6 +72,7 @@ class EngineSummary:
     traffic: Traffic
     counterfactual: Counterfactual | None
     verdict: Verdict
+    timeline: tuple[Stretch, ...] = ()
     problem: str = ""
     """Why the last of the samples without a ledger has none."""
 
@@ -111,6 +113,7 @@ def summarise(readings: Sequence[Reading], spans: Sequence[tuple[VllmEngine, Vll
         shares=_find_shares(whole),
         traffic=traffic,
         counterfactual=comparison,
+        timeline=draw_timeline(readings),
         verdict=judge(_signs(readings, whole, traffic)) if whole else leave_open(last.problem),
         problem=next((reading.problem for reading in reversed(readings) if reading.problem), ""),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from kvledger.ledger import Account
@@ -80,6 +81,10 @@ def _engine(engine: EngineSummary) -> dict[str, Any]:
         if engine.internal_per_request_tokens is None
         else dict(zip(("low", "high"), engine.internal_per_request_tokens, strict=True)),
         "traffic": _traffic(engine.traffic),
+        "timeline": [
+            {**asdict(one), "ratio": {account.value: ratio for account, ratio in one.ratio.items()}}
+            for one in engine.timeline
+        ],
         "reservation": None if engine.counterfactual is None else _counterfactual(engine.counterfactual),
     }
 

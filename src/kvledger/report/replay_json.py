@@ -13,9 +13,11 @@ from kvledger.replay.mitigation import Mitigation
 from kvledger.replay.outcome import Latency, Outcome
 from kvledger.report.findings_json import findings_json
 from kvledger.report.layout_json import layout_json
+from kvledger.report.lengths_json import lengths_json
 from kvledger.report.replay import ReplayReport
 from kvledger.report.replay_text import answer
 from kvledger.report.what_if import what_if_json
+from kvledger.traces.lengths import tabulate_lengths
 
 __all__ = ["replay_json"]
 
@@ -103,6 +105,7 @@ def _trace(report: ReplayReport) -> dict[str, Any]:
         "adjusted": dict(trace.adjusted),
         "span_seconds": workload.span_seconds,
         "longest_tokens": workload.longest_tokens,
+        "lengths": lengths_json(tabulate_lengths(workload)) if len(workload) else None,
         "notes": list(trace.notes),
     }
 

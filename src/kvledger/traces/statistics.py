@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from kvledger.replay.workload import Workload
 from kvledger.traces.prefix import PrefixShare, prefix_share
 
-__all__ = ["Lengths", "TraceStatistics", "describe"]
+__all__ = ["Lengths", "TraceStatistics", "describe", "lengths_of"]
 
 _RANKS = (0.5, 0.9, 0.95, 0.99)
 _PIECE = 1 << 20
@@ -69,10 +69,10 @@ def describe(workload: Workload) -> TraceStatistics:
         peak_10s_rate=_peak(arrivals, 10.0) if span >= 10 else None,
         peak_60s_rate=_peak(arrivals, 60.0) if span >= 60 else None,
         arrival_cv=_variation(arrivals) if span > 0 else None,
-        prompt=_lengths(workload.prompt_tokens),
-        output=_lengths(workload.output_tokens),
-        total=_lengths(total),
-        declared=_lengths(declared) if declared is not None and len(declared) else None,
+        prompt=lengths_of(workload.prompt_tokens),
+        output=lengths_of(workload.output_tokens),
+        total=lengths_of(total),
+        declared=lengths_of(declared) if declared is not None and len(declared) else None,
         sessions=sessions,
         prefix=prefix_share(workload),
     )
@@ -105,7 +105,8 @@ def _variation(arrivals: NDArray[np.float64]) -> float | None:
     return math.sqrt(sum(float(np.square(gaps - mean).sum()) for gaps in pieces) / count) / mean
 
 
-def _lengths(column: NDArray[np.integer]) -> Lengths:
+def lengths_of(column: NDArray[np.integer]) -> Lengths:
+    """Return the statistics of a column of lengths that has at least one."""
     count = len(column)
     ranks = [max(0, int(np.ceil(rank * count)) - 1) for rank in _RANKS]
     ordered = np.partition(column, [*ranks, 0, count - 1])

@@ -68,7 +68,7 @@ def _of_policy(policy: SavedPolicy, *, run: int, index: int, most: int) -> Book:
         ratio={account: ratio.get(account, 0.0) for account in Account},
         waiting=waiting,
         running=policy.saturated_running if waiting else policy.mean_running,
-        timeline=timeline_of(policy.timeline, most=most),
+        timeline=timeline_of(policy.timeline, most=most, sampled=False),
         layouts=policy.layouts,
         policy=policy,
     )
@@ -79,24 +79,22 @@ def _of_engines(result: SavedMeasure, *, run: int, most: int) -> list[Book]:
     several = _count(result) > 1
     for number, source in enumerate(result.sources):
         for engine in source.engines:
-            ledger = engine.last.ledger or (engine.peak.ledger if engine.peak else None) or {}
-            unit = "bytes" if ledger.get("unit", "bytes") == "bytes" else "tokens"
-            capacity = ledger.get(f"capacity_{unit}")
-            if not isinstance(capacity, int) or capacity < 1:
+            sheet = engine.last.ledger or (engine.peak.ledger if engine.peak else None)
+            if sheet is None or not 1 <= sheet.capacity <= 2**60:
                 continue
             name = f"{source.name} · {engine.engine}" if several else engine.model or source.name
-            running = [p.running for p in engine.timeline]
+            running = [p.running for p in engine.timeline if p.running is not None]
             books.append(
                 Book(
                     key=f"{run}.{number}.{engine.engine}",
                     run=run,
                     name=name,
-                    capacity=capacity,
-                    unit=unit,
+                    capacity=sheet.capacity,
+                    unit=sheet.unit,
                     ratio={account: engine.mean_ratio.get(account) or 0.0 for account in Account},
                     waiting=False,
                     running=sum(running) / len(running) if running else engine.last.running,
-                    timeline=timeline_of(engine.timeline, most=most),
+                    timeline=timeline_of(engine.timeline, most=most, sampled=True),
                     engine=engine,
                 )
             )

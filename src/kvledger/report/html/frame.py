@@ -7,11 +7,12 @@ from kvledger.report.html.markup import Markup, element
 __all__ = ["section", "subsection"]
 
 
-def section(identifier: str, title: Markup, note: Markup | None, *content: Markup) -> Markup:
-    """Return a section with its heading and a line on what its numbers are."""
+def section(identifier: str, title: Markup, note: Markup | None, *content: Markup, run: str | None = None) -> Markup:
+    """Return a section with its heading and a line on what its numbers are; ``run`` names the one of two it is of."""
     return element(
         "section",
         element("h2", title, id=f"{identifier}-title"),
+        element("p", element("bdi", run), class_="of-run") if run is not None else None,
         element("p", note, class_="lead") if note else None,
         *content,
         id=identifier,

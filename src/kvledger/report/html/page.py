@@ -8,7 +8,6 @@ import re
 from collections.abc import Sequence
 from dataclasses import asdict
 from enum import StrEnum
-from importlib.resources import files
 from typing import Any
 
 import msgspec
@@ -16,13 +15,17 @@ import msgspec
 import kvledger
 from kvledger.errors import SourceError
 from kvledger.report.html.book import Book, books_of
-from kvledger.report.html.markup import Markup, data_script, element, join
+from kvledger.report.html.markup import Markup, data_script, element
+from kvledger.report.html.phrases import read_asset
 from kvledger.report.html.reading import Run
 from kvledger.report.html.saved import SavedReplay
 from kvledger.report.html.sections.answer import answer_section
 from kvledger.report.html.sections.balance import balance_section
 from kvledger.report.html.sections.charts import time_section
+from kvledger.report.html.sections.comparison import compare_section, comparison_sentence, pair_books
+from kvledger.report.html.sections.engine import engine_section
 from kvledger.report.html.sections.findings import findings_section
+from kvledger.report.html.sections.lengths import lengths_section
 from kvledger.report.html.sections.mitigations import mitigations_section, what_if_section
 from kvledger.report.html.sections.pool import pool_section
 from kvledger.report.html.sections.provenance import provenance_section
@@ -36,7 +39,8 @@ SCHEMA = "kvledger/report"
 SCHEMA_VERSION = 1
 _SECTION = re.compile(r'<section id="([a-z]+[-0-9]*)"')
 _CONTENTS = (
-    "balance", "comparison", "findings", "time", "pool", "requests", "mitigations", "whatif", "lengths", "provenance",
+    "balance", "comparison", "findings", "time", "pool", "engine", "requests", "mitigations", "whatif", "lengths",
+    "provenance",
 )  # fmt: skip
 
 
@@ -56,8 +60,8 @@ def render_page(runs: Sequence[Run], *, language: Language = Language.ENGLISH) -
     books = books_of(runs)
     if not books:
         raise SourceError("no sample has a ledger, so there is nothing to draw", hint="measure a server while it works")
-    style = account_style() + _asset("page.css")
-    script = _asset("page.js")
+    style = account_style() + read_asset("page.css")
+    script = read_asset("page.js")
     policy = (
         f"default-src 'none'; script-src 'sha256-{_digest(script)}'; style-src 'sha256-{_digest(style)}'; "
         "img-src data:; base-uri 'none'; form-action 'none'"
@@ -107,18 +111,24 @@ def _header(sections: Sequence[Markup]) -> Markup:
 
 def _sections(runs: Sequence[Run], books: Sequence[Book]) -> list[Markup]:
     names = [run.name for run in runs]
+    several = len(runs) > 1
     replays = [(number, run.result) for number, run in enumerate(runs) if isinstance(run.result, SavedReplay)]
     seconds = replays[-1][1].accuracy.get("seconds", "modelled") if replays else "measured"
-    last = [book for book in books if book.run == len(runs) - 1]
     return [
-        answer_section(runs[-1], last),
+        answer_section(runs, books, lead=comparison_sentence(pair_books(books)) if len(runs) == 2 else None),
+        compare_section(runs, books),
         balance_section(books, names),
-        *(findings_section(number, run.result.findings) for number, run in enumerate(runs)),
+        *(
+            findings_section(number, run.result.findings, name=run.name if several else None)
+            for number, run in enumerate(runs)
+        ),
         time_section(books),
         pool_section(books, names),
+        engine_section(books, names),
         requests_section(books, names, seconds),
-        *(mitigations_section(number, result) for number, result in replays),
-        *(what_if_section(number, result) for number, result in replays),
+        *(mitigations_section(number, result, name=names[number] if several else None) for number, result in replays),
+        *(what_if_section(number, result, name=names[number] if several else None) for number, result in replays),
+        *(lengths_section(number, result, name=names[number] if several else None) for number, result in replays),
         provenance_section(runs, kvledger.__version__),
     ]
 
@@ -151,11 +161,6 @@ def _without_series(value: Any) -> Any:
     if isinstance(value, list):
         return [_without_series(item) for item in value]
     return value
-
-
-def _asset(name: str) -> str:
-    text = (files("kvledger.report.html") / "assets" / name).read_text("utf-8")
-    return str(join(Markup(text)))
 
 
 def _digest(text: str) -> str:

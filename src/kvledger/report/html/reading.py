@@ -142,7 +142,7 @@ def _check_timeline(timeline: list[SavedPoint], where: str) -> None:
     before = -math.inf
     for point in timeline:
         _check_ratios(point.ratio, where)
-        numbers = (point.start_seconds, point.seconds, point.running, point.waiting)
+        numbers = (point.start_seconds, point.seconds, point.running or 0.0, point.waiting or 0.0)
         if point.start_seconds < before or not all(0 <= n < 1e15 for n in numbers):
             raise SourceError(f"{where} is damaged: its timeline does not go on at {point.start_seconds:g} s")
         before = point.start_seconds

@@ -19,6 +19,8 @@ __all__ = [
     "SavedFindings",
     "SavedLatency",
     "SavedLayout",
+    "SavedLengthTable",
+    "SavedLengths",
     "SavedMeasure",
     "SavedMitigation",
     "SavedPoint",
@@ -27,6 +29,7 @@ __all__ = [
     "SavedRemedy",
     "SavedReplay",
     "SavedSource",
+    "SavedTrace",
 ]
 
 Ratios = dict[str, float]
@@ -50,15 +53,11 @@ class SavedPoint(Struct, frozen=True, kw_only=True):
     start_seconds: float
     seconds: float
     ratio: Ratios
-    running: float
-    waiting: float
+    running: float | None
+    waiting: float | None
     peak_used_ratio: float
     peak_held_ratio: float
-    peak_external_ratio: float = 0.0
-    peak_running: float = 0
-    peak_waiting: float = 0
-    preemptions: int = 0
-    steps: int = 1
+    preemptions: int | None = None
 
 
 class SavedPieces(Struct, frozen=True, kw_only=True):
@@ -190,13 +189,53 @@ class SavedFindings(Struct, frozen=True, kw_only=True):
     unproved: list[str] = []
 
 
+class SavedLengths(Struct, frozen=True, kw_only=True):
+    """One column of lengths: how many requests are in each bin, and its statistics."""
+
+    requests: list[int]
+    mean_tokens: float
+    p50_tokens: int
+    p90_tokens: int
+    p99_tokens: int
+    max_tokens: int
+
+
+class SavedTail(Struct, frozen=True, kw_only=True):
+    """What blocks of one size lose in the last block of a request."""
+
+    block_tokens: int
+    tail_tokens: float
+    tail_ratio: float
+
+
+class SavedLengthTable(Struct, frozen=True, kw_only=True):
+    """How long the requests are."""
+
+    edges_tokens: list[int]
+    prompt: SavedLengths
+    output: SavedLengths
+    total: SavedLengths
+    block_sizes: list[SavedTail]
+
+
+class SavedTrace(Struct, frozen=True, kw_only=True):
+    """The traffic of a replay."""
+
+    requests: int
+    source: str | None = None
+    dropped: dict[str, int] = {}
+    adjusted: dict[str, int] = {}
+    notes: list[str] = []
+    lengths: SavedLengthTable | None = None
+
+
 class SavedReplay(Struct, frozen=True, kw_only=True):
     """One replay of one trace under several policies."""
 
     schema: str
     schema_version: int
     kvledger_version: str
-    trace: dict[str, Any]
+    trace: SavedTrace
     pool: dict[str, Any]
     settings: dict[str, Any]
     accuracy: dict[str, str]
@@ -206,6 +245,73 @@ class SavedReplay(Struct, frozen=True, kw_only=True):
     what_ifs: dict[str, Any] | None = None
     answer: str = ""
     findings: SavedFindings = SavedFindings()
+
+
+class SavedSheetFigure(Struct, frozen=True, kw_only=True):
+    """One number of a sample with its bounds; ``high`` is None where there is none."""
+
+    name: str
+    low: int
+    high: int | None
+    accuracy: Accuracy
+    formula: str
+
+
+class SavedPart(Struct, frozen=True, kw_only=True):
+    """One reason for what is unattributed."""
+
+    amount: int
+    cause: str
+
+
+class SavedSheet(Struct, frozen=True, kw_only=True):
+    """The ledger of one sample, in bytes, or in tokens where nothing tells what one costs."""
+
+    unit: Literal["bytes", "tokens"]
+    figures: list[SavedSheetFigure]
+    unattributed: list[SavedPart] = []
+    capacity_bytes: int | None = None
+    capacity_tokens: int | None = None
+    accounts_bytes: dict[str, int] | None = None
+    accounts_tokens: dict[str, int] | None = None
+
+    @property
+    def capacity(self) -> int:
+        """The pool in the unit of the sheet."""
+        return (self.capacity_bytes if self.unit == "bytes" else self.capacity_tokens) or 0
+
+    @property
+    def accounts(self) -> dict[str, int]:
+        """The accounts in the unit of the sheet."""
+        return (self.accounts_bytes if self.unit == "bytes" else self.accounts_tokens) or {}
+
+
+class SavedSpan(Struct, frozen=True, kw_only=True):
+    """The bounds of a number; ``high`` is None where there is none."""
+
+    low: int
+    high: int | None
+
+
+class SavedAlternative(Struct, frozen=True, kw_only=True):
+    """One way to reserve for the requests of a sample."""
+
+    policy: str
+    reserved_tokens: SavedSpan
+    admitted: SavedSpan
+    used_ratio: list[float]
+    accuracy: Accuracy
+    formula: str
+
+
+class SavedReservation(Struct, frozen=True, kw_only=True):
+    """The requests of a sample under reservation."""
+
+    running: int
+    block_tables_admit: int
+    policies: list[SavedAlternative]
+    times_more: float | None = None
+    missing: list[str] = []
 
 
 class SavedReading(Struct, frozen=True, kw_only=True):
@@ -219,7 +325,7 @@ class SavedReading(Struct, frozen=True, kw_only=True):
     problem: str | None = None
     pool: dict[str, Any] | None = None
     tokens: dict[str, Any] | None = None
-    ledger: dict[str, Any] | None = None
+    ledger: SavedSheet | None = None
 
 
 class SavedEngine(Struct, frozen=True, kw_only=True):
@@ -237,7 +343,7 @@ class SavedEngine(Struct, frozen=True, kw_only=True):
     restarts: int = 0
     problem: str | None = None
     internal_per_request_tokens: dict[str, float] | None = None
-    reservation: dict[str, Any] | None = None
+    reservation: SavedReservation | None = None
     timeline: list[SavedPoint] = []
 
 

@@ -17,14 +17,14 @@ def hatches() -> Markup:
         element(
             "pattern",
             element("rect", width=_STEP, height=_STEP, class_="s-free"),
-            element("rect", width=2, height=_STEP, fill=f"var(--{account})"),
+            element("rect", width=line, height=_STEP, fill=f"var(--{account})"),
             id=f"hatch-{account}",
             width=_STEP,
             height=_STEP,
             patternUnits="userSpaceOnUse",
             patternTransform=f"rotate({angle})",
         )
-        for account, angle in ((Account.EXTERNAL, 45), (Account.UNATTRIBUTED, -45))
+        for account, angle, line in ((Account.EXTERNAL, 45, 2), (Account.UNATTRIBUTED, -45, 1))
     ]
     return element("svg", element("defs", *patterns), class_="hatches", aria_hidden="true")
 

@@ -46,7 +46,9 @@ def table(identifier: str, caption: Markup, columns: Sequence[Column], rows: Seq
     body = [
         element(
             "tr",
-            element("th", row[0].content, scope="row", data_raw=row[0].raw),
+            element(
+                "th", row[0].content, scope="row", data_raw=row[0].raw, class_="prose" if columns[0].prose else None
+            ),
             *(_data(column, item) for column, item in zip(columns[1:], row[1:], strict=True)),
         )
         for row in rows

@@ -8,7 +8,7 @@ import re
 from kvledger.ledger import Account
 from kvledger.report.html.chinese import translate
 from kvledger.report.html.markup import Markup
-from kvledger.report.html.phrases import PHRASES
+from kvledger.report.html.phrases import phrases
 
 __all__ = ["account_name", "both", "code", "prose", "script_phrases", "told"]
 
@@ -17,7 +17,7 @@ _CODE = re.compile(r"`([^`]+)`")
 
 def both(key: str, **values: str | Markup) -> Markup:
     """Return a phrase in both languages; ``values`` are put in, escaped unless they are HTML."""
-    english, chinese = PHRASES[key]
+    english, chinese = phrases()[key]
     filled = {k: v if isinstance(v, Markup) else html.escape(v, quote=False) for k, v in values.items()}
     return _pair(_fill(english, filled), _fill(chinese, filled))
 
@@ -46,8 +46,8 @@ def account_name(account: Account) -> Markup:
 
 def script_phrases() -> dict[str, tuple[str, str]]:
     """Return the phrases that the script needs."""
-    return {key.removeprefix("script."): pair for key, pair in PHRASES.items() if key.startswith("script.")} | {
-        f"account.{account}": PHRASES[f"account.{account}"] for account in Account
+    return {key.removeprefix("script."): pair for key, pair in phrases().items() if key.startswith("script.")} | {
+        f"account.{account}": phrases()[f"account.{account}"] for account in Account
     }
 
 

@@ -2,55 +2,69 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
 from kvledger.ledger import Account
 from kvledger.report.html.book import Book
 from kvledger.report.html.figures import amount, count, duration, percent
 from kvledger.report.html.markup import Markup, element
 from kvledger.report.html.reading import Run
-from kvledger.report.html.saved import SavedReplay
+from kvledger.report.html.saved import SavedEngine, SavedReplay
 from kvledger.report.html.words import both, code, told
 
 __all__ = ["answer_section"]
 
 
-def answer_section(run: Run, books: list[Book]) -> Markup:
-    """Return the top of the page."""
-    parts = _replay(run, run.result, books) if isinstance(run.result, SavedReplay) else _measure(run, books)
+def answer_section(runs: Sequence[Run], books: Sequence[Book], *, lead: Markup | None) -> Markup:
+    """Return the top of the page; ``lead`` is the sentence that compares two runs."""
+    parts: list[Markup] = []
+    if lead is not None:
+        parts += [_facts([_name(f"{runs[0].name} → {runs[1].name}")]), element("h1", lead)]
+    for number, run in enumerate(runs):
+        mine = [book for book in books if book.run == number]
+        label = None if lead is None else ("comparison.before", "comparison.after")[number]
+        told_here = _replay(run, run.result, mine) if isinstance(run.result, SavedReplay) else _measure(run, mine)
+        for question, sentence, advice in told_here:
+            parts.append(_facts([both(label), *question] if label else question))
+            parts.append(element("p" if parts[1:] else "h1", sentence, class_="sentence" if parts[1:] else None))
+            if advice is not None:
+                parts.append(element("p", advice, class_="advice"))
     return element("section", *parts, id="answer", aria_label="answer")
 
 
-def _replay(run: Run, result: SavedReplay, books: list[Book]) -> list[Markup]:
+_Told = tuple[list[Markup], Markup, Markup | None]
+
+
+def _replay(run: Run, result: SavedReplay, books: Sequence[Book]) -> Iterator[_Told]:
     pool = result.pool
     memory = pool.get("memory_bytes")
     size = amount(memory if isinstance(memory, int) else books[0].capacity, "bytes")
-    facts = [
-        both(
-            "question.requests", count=count(_integer(result.trace.get("requests"))), source=_name(_source(run, result))
-        ),
+    per_token = count(_integer(pool.get("bytes_per_token")))
+    question = [
+        both("question.requests", count=count(result.trace.requests), source=_name(result.trace.source or run.name)),
         both("question.pool", pool=size),
-        both("question.token", model=_name(str(pool.get("model"))), bytes=count(_integer(pool.get("bytes_per_token")))),
+        both("question.token", model=_name(str(pool.get("model"))), bytes=per_token),
         both("question.length", length=count(_integer(result.settings.get("max_model_len")))),
     ]
-    answer = result.answer or "; ".join(f"`{b.name}` {percent(b.ratio[Account.USED])}" for b in books)
-    return [_facts(facts), element("h1", told(answer))]
+    fallback = "; ".join(f"`{book.name}` {percent(book.ratio[Account.USED])}" for book in books)
+    yield question, told(result.answer or fallback), None
 
 
-def _measure(run: Run, books: list[Book]) -> list[Markup]:
-    parts: list[Markup] = []
+def _measure(run: Run, books: Sequence[Book]) -> Iterator[_Told]:
     for book in books:
         engine = book.engine
         if engine is None:
             continue
-        seconds = duration(engine.traffic.get("seconds"))
-        facts = [
-            both("question.server", samples=count(engine.samples), seconds=seconds, source=_name(run.name)),
+        question = [
+            code(book.name),
+            both("question.server", samples=count(engine.samples), seconds=_span(engine), source=_name(run.name)),
             both("question.pool", pool=amount(book.capacity, book.unit)),
         ]
-        if len(books) > 1 or engine.model:
-            facts.insert(0, code(book.name))
-        parts += [_facts(facts), element("h1" if not parts else "h2", told(engine.verdict.get("sentence", "")))]
-        parts.append(element("p", told(engine.verdict.get("advice", "")), class_="advice"))
-    return parts
+        yield question, told(engine.verdict.get("sentence", "")), told(engine.verdict.get("advice", ""))
+
+
+def _span(engine: SavedEngine) -> str:
+    return duration(engine.traffic.get("seconds"))
 
 
 def _facts(facts: list[Markup]) -> Markup:
@@ -59,11 +73,6 @@ def _facts(facts: list[Markup]) -> Markup:
 
 def _name(text: str) -> Markup:
     return element("bdi", text)
-
-
-def _source(run: Run, result: SavedReplay) -> str:
-    source = result.trace.get("source")
-    return source if isinstance(source, str) else run.name
 
 
 def _integer(value: object) -> int | None:

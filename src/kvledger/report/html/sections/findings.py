@@ -9,12 +9,12 @@ from kvledger.report.html.frame import section
 from kvledger.report.html.markup import Markup, element, join
 from kvledger.report.html.saved import SavedFigure, SavedFinding, SavedFindings
 from kvledger.report.html.table import Cell, Column, cell, table
-from kvledger.report.html.words import both, code, told
+from kvledger.report.html.words import both, code, prose, told
 
 __all__ = ["findings_section"]
 
 
-def findings_section(run: int, findings: SavedFindings) -> Markup:
+def findings_section(run: int, findings: SavedFindings, *, name: str | None) -> Markup:
     """Return the findings of one run; empty when there are none."""
     if not findings.told and not findings.unproved:
         return Markup("")
@@ -22,21 +22,14 @@ def findings_section(run: int, findings: SavedFindings) -> Markup:
     if findings.unproved:
         codes = Markup(", ".join(code(name) for name in findings.unproved))
         parts.append(element("p", both("findings.unproved", codes=codes), class_="note"))
-    return section(f"findings-{run}", both("findings.title"), both("findings.note"), *parts)
+    return section(f"findings-{run}", both("findings.title"), both("findings.note"), *parts, run=name)
 
 
 def _finding(identifier: str, finding: SavedFinding) -> Markup:
     head = element("h3", code(finding.code), " ", told(finding.title), id=f"{identifier}-title")
-    size = join(element("b", _figure(finding.size)), " ", _known(finding.size))
-    about = element(
-        "p",
-        both("findings.about", subject=code(finding.subject)),
-        " · ",
-        both("findings.speaks"),
-        " ",
-        size,
-        class_="facts",
-    )
+    size = join(both("findings.speaks"), " ", element("b", _figure(finding.size)), " ", _known(finding.size))
+    subject = both("findings.about", subject=prose(finding.subject))
+    about = element("p", element("span", subject), element("span", size), class_="facts")
     sentence = element("p", told(finding.sentence), class_="sentence")
     remedies = _remedies(identifier, finding) if finding.remedies else None
     return element("div", head, about, sentence, remedies, class_="part finding")
@@ -52,7 +45,7 @@ def _remedies(identifier: str, finding: SavedFinding) -> Markup:
     ]
     rows: list[Sequence[Cell]] = [
         [
-            cell(code(remedy.setting), remedy.setting),
+            cell(told(remedy.setting), remedy.setting),
             cell(join(_figure(remedy.returned), element("small", _known(remedy.returned))), remedy.returned.low),
             cell(both(f"findings.{'safe' if remedy.trade == 'safe' else 'trade-off'}"), remedy.trade),
             cell(told(remedy.proof), remedy.proof),

@@ -20,7 +20,7 @@ _SHOWN = (Account.RESERVED, Account.INTERNAL, Account.EXTERNAL, Account.USED)
 _BETTER = {Account.USED: 1.0}
 
 
-def mitigations_section(run: int, result: SavedReplay) -> Markup:
+def mitigations_section(run: int, result: SavedReplay, *, name: str | None) -> Markup:
     """Return the mitigation tables of one run."""
     known = {p.policy: p for p in result.policies}
     tables = [
@@ -30,7 +30,7 @@ def mitigations_section(run: int, result: SavedReplay) -> Markup:
     ]
     if not tables:
         return Markup("")
-    return section(f"mitigations-{run}", both("mitigations.title"), None, *tables)
+    return section(f"mitigations-{run}", both("mitigations.title"), None, *tables, run=name)
 
 
 def _table(identifier: str, before: SavedPolicy, rows: Sequence[SavedMitigation]) -> Markup:
@@ -72,7 +72,7 @@ def _change(account: Account, effect: float) -> Cell:
     return cell(element("span", points(effect), class_=kind), effect)
 
 
-def what_if_section(run: int, result: SavedReplay) -> Markup:
+def what_if_section(run: int, result: SavedReplay, *, name: str | None) -> Markup:
     """Return what changing one setting would do."""
     found = result.what_ifs
     changes = found.get("changes") if found else None
@@ -91,7 +91,9 @@ def what_if_section(run: int, result: SavedReplay) -> Markup:
     grid = table(f"{identifier}-table", both("whatif.title"), columns, rows)
     sentence = element("p", told(str(found.get("sentence", ""))), class_="sentence")
     title = element("span", both("whatif.title"), id=f"{identifier}-table-title")
-    return section(identifier, title, both("whatif.note", policy=code(str(found.get("policy")))), sentence, grid)
+    return section(
+        identifier, title, both("whatif.note", policy=code(str(found.get("policy")))), sentence, grid, run=name
+    )
 
 
 def _what_if(change: dict[str, Any]) -> list[Cell]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 from kvledger.report.html.figures import count
 from kvledger.report.html.frame import section, subsection
@@ -58,25 +57,13 @@ def _clock(clock: object) -> Markup:
 
 
 def _notes(result: SavedReplay) -> Iterator[Markup]:
-    yield from (told(str(note)) for note in _list(result.trace.get("notes")))
-    for kind in ("dropped", "adjusted"):
-        for reason, number in _mapping(result.trace.get(kind)).items():
-            yield both(f"provenance.{kind}", count=count(_whole(number)), reason=told(reason))
+    yield from (told(note) for note in result.trace.notes)
+    for kind, rows in (("dropped", result.trace.dropped), ("adjusted", result.trace.adjusted)):
+        for reason, number in rows.items():
+            yield both(f"provenance.{kind}", count=count(number), reason=told(reason))
     yield from (told(note) for note in result.notes)
     for policy in result.policies:
         for reason, number in policy.rejected.items():
             known = f"reason.{reason}"
             why = both(known) if reason in ("prompt_too_long", "larger_than_pool", "cannot_grow") else prose(reason)
             yield both("provenance.rejected", policy=code(policy.policy), count=count(number), reason=why)
-
-
-def _list(value: object) -> list[Any]:
-    return value if isinstance(value, list) else []
-
-
-def _mapping(value: object) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
-
-
-def _whole(value: object) -> int | None:
-    return value if isinstance(value, int) else None
