@@ -14,13 +14,11 @@ def lengths_json(table: LengthTable) -> dict[str, Any]:
     """Return the histograms, their statistics, and the tails of blocks."""
     return {
         "edges_tokens": table.edges.tolist(),
-        **{
-            name: {"requests": counts.tolist(), **asdict(lengths)}
-            for name, counts, lengths in (
-                ("prompt", table.prompt_requests, table.prompt),
-                ("output", table.output_requests, table.output),
-                ("total", table.total_requests, table.total),
-            )
-        },
+        "prompt_requests": table.prompt_requests.tolist(),
+        "output_requests": table.output_requests.tolist(),
+        "total_requests": table.total_requests.tolist(),
+        "prompt": asdict(table.prompt),
+        "output": asdict(table.output),
+        "total": asdict(table.total),
         "block_sizes": [asdict(tail) for tail in table.tails],
     }

@@ -190,9 +190,8 @@ class SavedFindings(Struct, frozen=True, kw_only=True):
 
 
 class SavedLengths(Struct, frozen=True, kw_only=True):
-    """One column of lengths: how many requests are in each bin, and its statistics."""
+    """The statistics of one column of lengths."""
 
-    requests: list[int]
     mean_tokens: float
     p50_tokens: int
     p90_tokens: int
@@ -212,6 +211,9 @@ class SavedLengthTable(Struct, frozen=True, kw_only=True):
     """How long the requests are."""
 
     edges_tokens: list[int]
+    prompt_requests: list[int]
+    output_requests: list[int]
+    total_requests: list[int]
     prompt: SavedLengths
     output: SavedLengths
     total: SavedLengths

@@ -39,7 +39,7 @@ def lengths_section(run: int, result: SavedReplay, *, name: str | None) -> Marku
 
 def _is_drawable(lengths: SavedLengthTable) -> bool:
     edges = lengths.edges_tokens
-    columns = (lengths.prompt.requests, lengths.output.requests, lengths.total.requests)
+    columns = (lengths.prompt_requests, lengths.output_requests, lengths.total_requests)
     rising = all(0 < a < b for a, b in pairwise(edges))
     return 2 <= len(edges) <= 1000 and rising and all(len(c) == len(edges) - 1 and min(c) >= 0 for c in columns)
 
@@ -53,19 +53,19 @@ def _picture(lengths: SavedLengthTable, result: SavedReplay) -> Markup:
     def x(tokens: float) -> float:
         return _WIDTH * math.log2(tokens) / octaves
 
-    top = max(*lengths.total.requests, *lengths.prompt.requests, 1)
+    top = max(*lengths.total_requests, *lengths.prompt_requests, 1)
 
     def y(requests: int) -> float:
         return (_HEIGHT - _BOTTOM) * (1 - requests / top * 0.92)
 
     bars = [
         f"M{x(a):.1f} {_HEIGHT - _BOTTOM}V{y(n):.1f}H{x(b):.1f}V{_HEIGHT - _BOTTOM}z"
-        for (a, b), n in zip(pairwise(edges), lengths.total.requests, strict=True)
+        for (a, b), n in zip(pairwise(edges), lengths.total_requests, strict=True)
         if n
     ]
     outline = "".join(
         f"{'L' if i else 'M'}{x(a):.1f} {y(n):.1f}H{x(b):.1f}"
-        for i, ((a, b), n) in enumerate(zip(pairwise(edges), lengths.prompt.requests, strict=True))
+        for i, ((a, b), n) in enumerate(zip(pairwise(edges), lengths.prompt_requests, strict=True))
     )
     marks = [_mark(x(n), f"{n:,}") for n in (2**k for k in range(2, int(octaves) + 1, 2))]
     if isinstance(limit, int) and 2 <= limit <= longest:
