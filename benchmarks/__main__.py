@@ -1,8 +1,11 @@
-"""Run the replay benchmarks and print a Markdown table: ``python -m benchmarks [NAME ...]``."""
+"""Run the benchmarks and print a Markdown table: ``python -m benchmarks [NAME ...]``."""
 
 import sys
 
-from benchmarks.replay import BENCHMARKS, run_benchmark
+from benchmarks import measure, replay
+from benchmarks.running import run_benchmark
+
+BENCHMARKS = {**replay.BENCHMARKS, **measure.BENCHMARKS}
 
 
 def main() -> None:
@@ -12,7 +15,7 @@ def main() -> None:
         sys.exit(f"unknown benchmark `{unknown[0]}`; there are {', '.join(BENCHMARKS)}")
     print("| benchmark | median | all runs | target |\n|---|---|---|---|")
     for name in chosen:
-        print(run_benchmark(name), flush=True)
+        print(run_benchmark(name, BENCHMARKS[name]), flush=True)
 
 
 if __name__ == "__main__":

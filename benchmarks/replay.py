@@ -5,16 +5,15 @@ from __future__ import annotations
 import json
 import os
 import re
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
+from benchmarks.running import Benchmark
 from kvledger.pool import Kind, Policy, parse_policy
 from kvledger.replay import Outcome, Pool, Settings, Workload, parse_clock, replay
 from kvledger.replay.cache import Eviction, cut_blocks, measure_cache
@@ -27,28 +26,6 @@ AZURE = TRACES / "azure2023/AzureLLMInferenceTrace_conv.csv"
 MOONCAKE = TRACES / "mooncake/conversation_trace.jsonl.gz"
 RTX_4090 = TRACES / "llmservingsim/vllm_runs/RTX4090/Llama-3.1-8B"
 BLOCK_BYTES = 160 * 2**20  # 512 tokens of llama-3.1-70b in 16 bits
-RUNS = 7
-
-
-@dataclass(frozen=True)
-class Benchmark:
-    """What is run, how its figure is written, and what it is meant to reach."""
-
-    run: Callable[[], float]
-    figure: Callable[[float], str]
-    target: str
-    runs: int = RUNS
-
-
-def run_benchmark(name: str) -> str:
-    """Run one benchmark and return its row of the table."""
-    benchmark = BENCHMARKS[name]
-    try:
-        figures = [benchmark.run() for _ in range(benchmark.runs)]
-    except FileNotFoundError as missing:
-        return f"| {name} | skipped: {Path(str(missing)).name} is not here | | {benchmark.target} |"
-    every = ", ".join(benchmark.figure(value) for value in figures)
-    return f"| {name} | **{benchmark.figure(statistics.median(figures))}** | {every} | {benchmark.target} |"
 
 
 def timed(work: Callable[[], Outcome]) -> tuple[float, Outcome]:

@@ -2,12 +2,15 @@
 
 import gzip
 import json
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
 from kvledger.engines.vllm.metrics import read_vllm_metrics
 from kvledger.measure.meter import Meter
 
+COUNTERS = ("prompt_tokens", "generation_tokens", "cached_tokens", "query_tokens", "hit_tokens", "preemptions")
+"""What grows while a server runs."""
 DATA = Path(__file__).parents[1] / "data" / "vllm-0.32.0-scrapes"
 
 
@@ -68,3 +71,24 @@ def without_a_ledger():
     lines = {"num_requests_running": "3.0", "num_requests_waiting": "1.0", "kv_cache_usage_perc": "0.25"}
     text = "".join(f'vllm:{name}{{engine="0",model_name="m"}} {value}\n' for name, value in lines.items())
     return text + 'vllm:cache_config_info{block_size="16",engine="0",num_gpu_blocks="8811"} 1.0\n'
+
+
+def without_end(name="async"):
+    """Yield the scrapes of a recording again and again, as of one server whose counters only grow."""
+    last = scrapes(name)[-1].engines[0]
+    cycle = 0
+    while True:
+        for row in rows(name):
+            scrape = read_vllm_metrics(row["text"])
+            (engine,) = scrape.engines
+            counts = {key: getattr(engine, key) + cycle * getattr(last, key) for key in COUNTERS}
+            histograms = {
+                key: replace(
+                    one,
+                    count=one.count + cycle * last.histograms[key].count,
+                    total=one.total + cycle * last.histograms[key].total,
+                )
+                for key, one in engine.histograms.items()
+            }
+            yield replace(scrape, engines=(replace(engine, **counts, histograms=histograms),))
+        cycle += 1

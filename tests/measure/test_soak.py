@@ -1,43 +1,19 @@
 """Ten samples a second for an hour and longer: what is kept is bounded, whatever the server does."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from kvledger.engines.vllm.metrics import VllmScrape, read_vllm_metrics
+from kvledger.engines.vllm.metrics import VllmScrape
 from kvledger.live.view import WatchModel
 from kvledger.measure.meter import Meter
 from kvledger.measure.recording import RecordedSample
 from kvledger.sources.recordings import Recorder, read_recording
-from tests.measure.recorded import rows, scrapes
-
-COUNTERS = ("prompt_tokens", "generation_tokens", "cached_tokens", "query_tokens", "hit_tokens", "preemptions")
+from tests.measure.recorded import scrapes, without_end
 
 
 def resident_mb():
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096 / 2**20
-
-
-def without_end(name="async"):
-    """Yield the scrapes of a recording again and again, as of one server whose counters only grow."""
-    last = scrapes(name)[-1].engines[0]
-    cycle = 0
-    while True:
-        for row in rows(name):
-            scrape = read_vllm_metrics(row["text"])
-            (engine,) = scrape.engines
-            counts = {key: getattr(engine, key) + cycle * getattr(last, key) for key in COUNTERS}
-            histograms = {
-                key: replace(
-                    one,
-                    count=one.count + cycle * last.histograms[key].count,
-                    total=one.total + cycle * last.histograms[key].total,
-                )
-                for key, one in engine.histograms.items()
-            }
-            yield replace(scrape, engines=(replace(engine, **counts, histograms=histograms),))
-        cycle += 1
 
 
 @pytest.mark.slow

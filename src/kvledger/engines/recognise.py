@@ -14,6 +14,7 @@ __all__ = ["Recognition", "TextKind", "recognise"]
 _HEAD = 1 << 19
 """Characters that are looked at."""
 _MAX_COUNT = 50
+_MOST_EVIDENCE = 5
 
 
 class TextKind(StrEnum):
@@ -119,6 +120,8 @@ def recognise(text: str) -> Recognition | None:
         if found is not None:
             return found
     found = _recognise_metrics(head)
+    if found is not None and len(found.evidence) == _MOST_EVIDENCE:  # no log has more; a scrape is recognised often
+        return found
     log = _recognise_log(head)
     if found is None or (log is not None and len(log.evidence) > len(found.evidence)):
         return log
@@ -134,7 +137,9 @@ def _recognise_metrics(head: str) -> Recognition | None:
     if not counts:
         return None
     name, evidence = max(counts.items(), key=lambda item: len(item[1]))
-    return Recognition(kind=TextKind.METRICS, engine=_METRIC_ENGINES[name], evidence=tuple(dict.fromkeys(evidence))[:5])
+    return Recognition(
+        kind=TextKind.METRICS, engine=_METRIC_ENGINES[name], evidence=tuple(dict.fromkeys(evidence))[:_MOST_EVIDENCE]
+    )
 
 
 def _recognise_log(head: str) -> Recognition | None:
@@ -158,7 +163,7 @@ def _recognise_log(head: str) -> Recognition | None:
         kind=TextKind.LOG,
         engine=engine,
         version=match[1] if match else None,
-        evidence=tuple(found[engine][1][:5]),
+        evidence=tuple(found[engine][1][:_MOST_EVIDENCE]),
     )
 
 

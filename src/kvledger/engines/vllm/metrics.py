@@ -147,10 +147,12 @@ class _Reader:
             self._garbled += 1
             return
         key = (spelling, find_replica(sample.labels), int(index))
-        if key not in self._engines and len(self._engines) >= MAX_ENGINES:
-            self._garbled += 1
-            return
-        draft = self._engines.setdefault(key, _Draft())
+        draft = self._engines.get(key)
+        if draft is None:
+            if len(self._engines) >= MAX_ENGINES:
+                self._garbled += 1
+                return
+            draft = self._engines[key] = _Draft()
         (draft if is_whole else draft.short()).take(kind, name, sample.labels, sample.value)
 
     def _comment(self, line: str) -> None:
