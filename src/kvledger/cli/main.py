@@ -26,6 +26,7 @@ _COMMANDS = {
     "doctor": "what is installed, whether the kernels compile, and what to do about what is wrong",
     "explain": "what a finding means, what to change, and what gets worse",
     "measure": "the ledger of a running server, exact from its public counters",
+    "prove": "the cure on real tensors: one model, one memory, block tables beside reservation",
     "replay": "what each way of managing the memory would have done with your traffic",
     "report": "one offline HTML page of saved results, or of two compared",
     "schema": "the JSON Schema of what `--json` prints",

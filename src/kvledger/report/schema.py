@@ -30,6 +30,7 @@ SCHEMAS: dict[str, tuple[str, ...]] = {
     "inside": ("inside",),
     "measure": ("measure", "findings"),
     "measure-log": ("measure-log", "findings"),
+    "prove": ("prove",),
     "replay": ("replay", "replay with fit and try", "findings"),
     "size": ("size", "findings"),
     "sweep": ("sweep",),

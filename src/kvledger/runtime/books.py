@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kvledger.errors import ModelError
-from kvledger.ledger import Ledger
+from kvledger.ledger import Ledger, Memo
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Row", "find_tensors", "take_ledger"]
+__all__ = ["Row", "find_tensors", "take_ledger", "take_paged_ledger"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,3 +87,39 @@ def _unwritten(cache: Any) -> list[tuple[int, int]]:
         left = max(0, keys.shape[2] - int(layer.get_seq_length()))
         found += [(t.shape[1] * t.shape[3] * t.element_size(), left) for t in (keys, values)]
     return found
+
+
+def take_paged_ledger(kwargs: dict[str, Any]) -> tuple[Ledger, int]:
+    """Return the ledger of Transformers' own paged cache in one forward of `generate_batch`, and its sequences.
+
+    Transformers 5.24, ``generation/continuous_batching/cache.py``. What its blocks hold is capacity less what its
+    allocators count as free; the lengths of the sequences in the forward are the keys they read. The two sectors that
+    are never given out are `unattributed`, and what sequences share is a memo.
+
+    Raises:
+        ModelError: The cache is another version's, or its layers do not all keep every token.
+    """
+    cache, lengths = kwargs.get("cache"), kwargs.get("cu_seq_lens_k")
+    tensor = getattr(cache, "cache_tensor", None)
+    if tensor is None or not isinstance(lengths, dict) or not hasattr(cache, "compute_free_capacity"):
+        raise ModelError("the paged cache of this version of Transformers is not known")
+    if set(lengths) != {"full_attention"}:
+        raise ModelError("layers with a sliding window have blocks of their own, which are not counted")
+    assert cache is not None
+    ends = lengths["full_attention"]
+    capacity, free = int(tensor.nbytes), int(cache.compute_free_capacity(relative=False))
+    allocator = cache.cache_allocators["full_attention"]
+    token_bytes = allocator.bytes_per_block // allocator.tokens_per_page
+    never = capacity - cache.num_sectors * cache.bytes_per_sector
+    held = capacity - never - free
+    logical = int(ends[-1]) * token_bytes
+    used = min(held, logical)
+    ledger = Ledger(
+        capacity=capacity,
+        used=used,
+        internal=held - used,
+        free=free,
+        unattributed=never,
+        memo=Memo(shared_saving=logical - used),
+    )
+    return ledger.check(), len(ends) - 1

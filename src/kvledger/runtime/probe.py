@@ -10,7 +10,7 @@ from kvledger.runtime.layout import Layer, Shape
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Probe", "find_layers"]
+__all__ = ["Probe", "find_layers", "find_token_bytes"]
 
 _PLAIN_DTYPES = ("float32", "bfloat16", "float16")
 _ROPES_OF_THE_LONGEST = ("dynamic", "longrope")
@@ -78,6 +78,21 @@ def find_layers(model: Any, *, max_model_len: int | None) -> list[Layer]:
             hint="such layers are not paged here; `kvledger size` still prices them",
         )
     return sorted(probe.layers, key=lambda layer: layer.index)
+
+
+def find_token_bytes(model: Any, *, max_model_len: int | None) -> int:
+    """Return the bytes of the keys and values of one token in all layers; the model is left as it was.
+
+    Raises:
+        ModelError: Something in the model cannot be paged; it is named.
+    """
+    from kvledger.runtime.attention import attach
+
+    detach = attach(model)
+    try:
+        return sum(layer.shape.token_bytes for layer in find_layers(model, max_model_len=max_model_len))
+    finally:
+        detach()
 
 
 def _check_rope(model: Any, max_model_len: int | None) -> None:
