@@ -153,3 +153,13 @@ def test_what_a_block_costs_to_read_is_asked_for_and_told_where_block_sizes_are_
     assert costly["settings"]["clock"]["block_overhead_tokens"] == 3.7
     changed = [record["what_ifs"]["changes"][0]["end_to_end_seconds"] for record in (free, costly)]
     assert changed[1] > changed[0]
+
+
+def test_the_summary_of_a_trace_counts_answers_and_searches(capsys, tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("prompt_tokens,output_tokens,samples,beam_width\n9,9,1,\n9,9,3,\n9,9,,4\n")
+    assert "answers    8 to 3 requests; 1 by beam search" in call(capsys, "trace", path).out
+    record = call(capsys, "trace", path, "--json").json()
+    assert (record["answers"], record["beam_searches"]) == (8, 1)
+    path.write_text("prompt_tokens,output_tokens\n9,9\n")
+    assert "answers" not in call(capsys, "trace", path).out

@@ -12,6 +12,7 @@ from kvledger.replay import _layout as at
 from kvledger.replay import replay as run
 from kvledger.replay._places import take_snapshot
 from kvledger.replay.moments import take_snapshots
+from kvledger.replay.samples import with_samples
 from kvledger.replay.simulate import assemble
 from kvledger.replay.snapshot import Moment, Order
 
@@ -100,6 +101,29 @@ def test_blocks_of_a_prefix_cache_are_told_one_by_one():
         assert (one.blocks.used_bytes[held] > 0).all()
         assert (one.blocks.cached_bytes[held] == 0).all()
         assert int(one.blocks.cached_bytes.sum()) == one.ledger.cached
+
+
+def test_blocks_that_answers_share_are_told_one_by_one_with_all_who_refer_to_them():
+    found, outcome = snapshots_of(parse_policy("paged"), with_samples(traffic(200), 3))
+    assert outcome.sharing.copied_blocks > 0
+    for one in found:
+        assert one.order is Order.BLOCKS
+        assert one.running % 3 == 0
+        held = one.blocks.references > 0
+        assert set(np.unique(one.blocks.references[held])) <= {1, 2, 3}
+        assert (one.blocks.references == 3).any()
+        assert int(one.blocks.used_bytes.sum()) == one.ledger.used
+        assert (one.blocks.used_bytes[~held] == 0).all()
+        assert (one.blocks.cached_bytes == 0).all()
+
+
+def test_answers_that_are_requests_have_the_number_of_theirs_in_the_trace():
+    found, outcome = snapshots_of(parse_policy("max"), with_samples(traffic(20), 4))
+    assert outcome.sequences == 80
+    for one in found:
+        numbers, counts = np.unique(one.pieces.request, return_counts=True)
+        assert numbers.max() < 20
+        assert counts.max() > 1
 
 
 def test_an_empty_trace_has_no_moment():

@@ -151,6 +151,8 @@ def trace_record(trace: Trace, statistics: TraceStatistics) -> dict[str, Any]:
         "total": _lengths(statistics.total),
         "declared_max_tokens": _lengths(statistics.declared),
         "sessions": statistics.sessions,
+        "answers": trace.workload.sequences,
+        "beam_searches": 0 if trace.workload.beams is None else int(trace.workload.beams.mask.sum()),
         "identity": content_kind(trace.workload.content),
         "infinite_cache_prefix": None
         if share is None
@@ -165,6 +167,9 @@ def _text(record: Mapping[str, Any]) -> str:
     lines += _arrival_lines(record)
     if record["sessions"]:
         lines.append(f"sessions   {record['sessions']:,}")
+    if record["answers"] != kept:
+        searches = f"; {record['beam_searches']:,} by beam search" if record["beam_searches"] else ""
+        lines.append(f"answers    {record['answers']:,} to {counted(kept, 'request')}{searches}")
     lines += ["", *_length_table(record), ""]
     lines.append(f"identity   {record['identity']}")
     if share := record["infinite_cache_prefix"]:

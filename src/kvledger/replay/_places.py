@@ -11,6 +11,7 @@ from kvledger.errors import UnbalancedLedger
 from kvledger.ledger import Ledger
 from kvledger.pool import buddy, extents, segments
 from kvledger.replay import _layout as at
+from kvledger.replay._forks import K_SEQUENCES, Forked
 from kvledger.replay.simulate import Machine
 from kvledger.replay.snapshot import Blocks, Moment, Order, Pieces, Snapshot
 
@@ -34,7 +35,7 @@ def take_snapshot(machine: Machine, moment: Moment) -> Snapshot:
         order=order,
         step=int(ints[at.I_STEPS]),
         time_seconds=float(floats[at.F_NOW] - floats[at.F_FIRST_ARRIVAL]),
-        running=int(ints[at.I_RUNNING]),
+        running=_running(machine),
         waiting=int(ints[at.I_WAITING]),
         asked_bytes=int(ints[at.I_ASKED]) * size.unit_bytes,
         unit_bytes=size.unit_bytes,
@@ -50,7 +51,7 @@ def held_units(machine: Machine) -> int:
     if ints[at.I_MEMORY] == at.PROMISE:
         return int(ints[at.I_PROMISED])
     if machine.tables is not None:
-        return int((machine.tables.pool.references > 0).sum())  # type: ignore[union-attr]
+        return int((_pool(machine).references > 0).sum())
     return int(ints[at.I_HELD]) if ints[at.I_MEMORY] > at.PROMISE else int(ints[at.I_CAPACITY] - ints[at.I_FREE])
 
 
@@ -66,6 +67,19 @@ def external_units(machine: Machine) -> int:
     if ints[at.I_PLACEMENT] == extents.BUDDY:
         return int(buddy.count_external(core.space[at.COUNTS], buddy.order_of(asked)))
     return int(extents.count_external(core.space[at.SIZES], meta, asked))
+
+
+def _pool(machine: Machine) -> Any:
+    """Return the numbered blocks of a replay that has some."""
+    tables: Any = machine.tables
+    return tables.tables.pool if isinstance(tables, Forked) else tables.pool
+
+
+def _running(machine: Machine) -> int:
+    """Return the answers that run: requests, where each asks for one."""
+    if isinstance(machine.tables, Forked):
+        return int(machine.tables.counts[K_SEQUENCES])
+    return int(machine.state.core.ints[at.I_RUNNING])
 
 
 def _order(ints: Any) -> Order:
@@ -139,12 +153,19 @@ def _pieces(machine: Machine) -> Pieces:
     used = computed * size.token_bytes
     place = np.argsort(starts, kind="stable")
     return Pieces(
-        request=rows[place, at.S_REQUEST],
+        request=_of_trace(machine, rows[place, at.S_REQUEST]),
         start_bytes=starts[place],
         size_bytes=sizes[place],
         used_bytes=used[place],
         reserved_bytes=(np.maximum(kept - computed, 0) * size.token_bytes)[place],
     )
+
+
+def _of_trace(machine: Machine, requests: Column) -> Column:
+    """Return the numbers of requests in the trace, from those of their samples where each became a request."""
+    if machine.split is None:
+        return requests
+    return np.searchsorted(machine.split.firsts, requests, side="right") - 1
 
 
 def _compact(machine: Machine, addresses: Column) -> Column:
@@ -159,6 +180,22 @@ def _compact(machine: Machine, addresses: Column) -> Column:
 
 
 def _blocks(machine: Machine) -> Blocks:
+    size, pool = machine.size, _pool(machine)
+    references = pool.references.astype(np.int64)
+    idle = (references == 0) & (pool.keys != 0)
+    if isinstance(machine.tables, Forked):
+        filled = np.where(references > 0, machine.tables.tables.filled.astype(np.int64), 0)
+    else:
+        filled = _filled(machine)
+    return Blocks(
+        used_bytes=filled * size.token_bytes,
+        cached_bytes=np.where(idle, size.unit_tokens * size.token_bytes, 0),
+        references=references,
+    )
+
+
+def _filled(machine: Machine) -> Column:
+    """Return the tokens in each block that a running request refers to, by its table."""
     tables: Any = machine.tables
     size, core = machine.size, machine.state.core
     _, computed = _computed(machine)
@@ -170,10 +207,4 @@ def _blocks(machine: Machine) -> Blocks:
         filled[tables.tables[slot, :whole]] = block
         if rest:
             filled[tables.tables[slot, whole]] = rest
-    references = tables.pool.references.astype(np.int64)
-    idle = (references == 0) & (tables.pool.keys != 0)
-    return Blocks(
-        used_bytes=filled * size.token_bytes,
-        cached_bytes=np.where(idle, block * size.token_bytes, 0),
-        references=references,
-    )
+    return filled

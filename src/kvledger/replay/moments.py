@@ -38,8 +38,7 @@ def take_snapshots(
     """Replay again up to the stretches of the timeline that are fullest, waste most and have most holes.
 
     In each, up to 256 instants between two steps are looked at, evenly spaced, and the one with most is taken. Where
-    groups of layers share a pool, or samples fork, a replay does not know which bytes of a block are in use, and there
-    is no snapshot.
+    groups of layers share a pool, a replay does not know which bytes of a block are in use, and there is no snapshot.
 
     Args:
         workload: The requests of ``outcome``.
@@ -52,7 +51,7 @@ def take_snapshots(
 
     stretches = _stretches(outcome)
     machine = assemble(workload, policy, pool=pool, settings=settings)
-    if not stretches or machine.state.core.ints[at.I_MEMORY] in (at.GROUPS, at.FORKS):
+    if not stretches or machine.state.core.ints[at.I_MEMORY] == at.GROUPS:
         return []
     longest = max(point.steps for point in outcome.timeline)
     for first, last in dict.fromkeys((one.first, one.last) for one in stretches):
