@@ -144,6 +144,19 @@ def test_strips_that_are_held_and_not_used_are_reserved():
 STRIPS = Layout.STRIPS
 
 
+def test_what_is_held_in_full_and_not_told_apart_is_no_verdict():
+    """A build that does not count tokens: every slot works, and 2 to 2,000 tokens are there."""
+    slots = [slot(n, tokens=5, busy=True, task=5 * n, prompt=3) for n in (0, 1)]
+    for one in slots:
+        del one["n_prompt_tokens"]
+    meter = PoolMeter(complete=lambda snapshot, pool, hints: replace(hints, cells=replace(hints.cells, layout=STRIPS)))
+    meter.take((snapshot_of(*slots),), seconds=0.0)
+    ((key, moments),) = meter.settle().items()
+    verdict = summarise_pool(moments, meter.spans(key)).verdict
+    assert verdict.diagnosis is Diagnosis.UNKNOWN
+    assert "0% to 100%" in verdict.sentence
+
+
 def test_where_the_layout_decides_the_verdict_both_are_told():
     slots = [slot(n, tokens=100, busy=True, task=5 * n) for n in (0, 1)]
     verdict = only([(replace(snapshot_of(*slots), waiting=exact(4)),)] * 2).verdict
@@ -199,10 +212,11 @@ def test_tokens_of_llamacpp_are_counted_while_they_come():
 
 
 def test_an_engine_without_a_pool_says_what_is_absent():
-    snapshot = EngineSnapshot(engine=Engine.LLAMACPP, missing=("the server sleeps",))
+    snapshot = EngineSnapshot(engine=Engine.LLAMACPP, missing=("llamacpp:kv_cache_tokens",))
     found = only([(snapshot,)])
-    assert "the server sleeps" in found.problem
+    assert "`llamacpp:kv_cache_tokens` not told" in found.problem
     assert found.verdict.diagnosis is Diagnosis.UNKNOWN
+    assert only([(replace(snapshot, problem="the server sleeps"),)]).problem == "the server sleeps"
 
 
 def test_a_host_tier_is_no_pool_of_its_own():

@@ -68,7 +68,7 @@ def test_a_prefix_and_what_was_asked_for_stay():
 def test_a_sleeping_server_is_not_woken_for_its_slots():
     props = json.dumps(json.loads(llamacpp()["/props"]) | {"is_sleeping": True})
     found, asked = take(llamacpp(**{"/props": props}))
-    assert "sleeps" in found.snapshots[0].missing[0]
+    assert "sleeps" in found.snapshots[0].problem
     assert "/slots" not in asked
 
 

@@ -364,6 +364,8 @@ class EngineSnapshot:
     """Further numbers of this engine by the source's own names."""
     missing: tuple[str, ...] = ()
     """Expected names that the source did not give, or gave as None or NaN."""
+    problem: str = ""
+    """Why the engine has no pool to speak of at this moment."""
 
     def find_pool(self, name: str = "kv") -> PoolReading | None:
         """Return the pool of that name."""

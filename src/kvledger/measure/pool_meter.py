@@ -165,9 +165,7 @@ class PoolMeter:
             snapshot=replace(snapshot, histograms=()),
         )
         if pool is None:
-            problem = "; ".join(snapshot.missing[:3])
-            told = f"this engine says nothing about its pool ({problem} is absent)" if problem else ""
-            return _Step(replace(bare, problem=told or "this engine says nothing about its pool"), None, Hints())
+            return _Step(replace(bare, problem=_explain(snapshot)), None, Hints())
         cells = _proved(self._cells, part.proof) if snapshot.slots else self._cells
         hints = self._complete(snapshot, pool, Hints(cells=cells, only_decodes=part.only_decodes))
         return _Step(_draw(bare, pool, hints), pool, hints)
@@ -197,6 +195,13 @@ def _draw(moment: PoolMoment, pool: PoolReading, hints: Hints) -> PoolMoment:
         layout=hints.cells.layout if has_slots else None,
         price_source="" if hints.price is None else hints.price.source,
     )
+
+
+def _explain(snapshot: EngineSnapshot) -> str:
+    """Say why a snapshot has no pool."""
+    absent = ", ".join(f"`{name}`" for name in snapshot.missing[:3])
+    told = f"this engine says nothing about its pool ({absent} not told)" if absent else ""
+    return snapshot.problem or told or "this engine says nothing about its pool"
 
 
 def _proved(cells: Cells, proof: LayoutProof) -> Cells:

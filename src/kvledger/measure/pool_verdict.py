@@ -78,16 +78,22 @@ def _judge_reservation(found: Verdict, signs: Signs, engine: Engine, generated_r
     if signs.peak_held_ratio < _RESERVED_RATIO:
         return found
     low, high = f"{signs.peak_used_ratio:.0%}", f"{signs.peak_used_high_ratio:.0%}"
+    held = f"{'at this one instant, ' * (signs.samples == 1)}{signs.peak_held_ratio:.0%} of the pool is held, and"
     if signs.peak_used_high_ratio < WELL_UNDER_RATIO:
         told = f"at most {low if low == high else f'{low} to {high}'} of it holds tokens"
     elif generated_ratio is not None and generated_ratio < WELL_UNDER_RATIO:
         told = f"requests generated {generated_ratio:.0%} of the output they had reserved"
+    elif generated_ratio is None and signs.peak_used_ratio < WELL_UNDER_RATIO:
+        return Verdict(
+            diagnosis=Diagnosis.UNKNOWN,
+            sentence=f"{held} {low} to {high} holds tokens: whether it is full or only reserved is not told",
+            advice=f"if it is only reserved: {_RESERVES[engine]}",
+        )
     else:
         return found
-    instant = "at this one instant, " if signs.samples == 1 else ""
     return Verdict(
         diagnosis=Diagnosis.RESERVED,
-        sentence=f"{instant}reserved, not used: {signs.peak_held_ratio:.0%} of the pool is held, and {told}",
+        sentence=f"reserved, not used: {held} {told}",
         advice=_RESERVES[engine],
     )
 

@@ -41,6 +41,7 @@ def flatten_snapshots(snapshots: Sequence[EngineSnapshot], *, prefix: str, bucke
             if value is not None:
                 yield at + name, value
         yield f"{at}missing", "\n".join(one.missing)
+        yield f"{at}problem", one.problem
         for label, text in one.labels.items():
             yield f"{at}l/{label}", text
         for name, number in one.others.items():
@@ -114,6 +115,7 @@ def _build(tree: Mapping[str, Any]) -> EngineSnapshot:
         seconds=None if seconds is None else float(seconds),
         start_seconds=None if start is None else float(start),
         missing=tuple(name for name in str(plain.get("missing", "")).split("\n") if name),
+        problem=str(plain.get("problem", "")),
         labels={name: str(value) for name, value in parts.get("l", {}).items()},
         others={name: float(value) for name, value in parts.get("o", {}).items()},
         pools=tuple(_build_pool(one) for one in _by_place(parts.get("p", {}))),

@@ -125,7 +125,7 @@ class Endpoint:
             )
         props, slots, metrics = read_props(text), None, None
         if is_sleeping(text):
-            sleeping = replace(props, missing=("the server sleeps: its model and its cache are not in memory",))
+            sleeping = replace(props, problem="the server sleeps: its model and its cache are not in memory")
             return Answer(snapshots=(sleeping,))
         found = self._ask("/metrics") if self._has_metrics else None
         if found is None:
