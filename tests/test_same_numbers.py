@@ -19,7 +19,8 @@ from .sources.servers import answering, reply
 FIGURES = ("used", "internal", "free", "cached", "reserved")
 OPTIONS = {
     "timeout": "5s", "max_size": "1MiB", "ca_file": None, "insecure": False, "token_file": None, "model": None,
-    "kv_dtype": None, "kv_memory": None, "max_model_len": None, "scheduling": "unknown", "quiet": True,
+    "kv_dtype": None, "kv_memory": None,
+    "log": None, "kv_unified": None, "max_model_len": None, "scheduling": "unknown", "quiet": True,
 }  # fmt: skip
 
 
@@ -56,7 +57,8 @@ def exported(url, price):
     return unit, accounts, ends, load
 
 
-def test_everything_shows_the_same_numbers_of_the_same_instant(capsys, url, price):
+def test_everything_shows_the_same_numbers_of_the_same_instant(capsys, monkeypatch, url, price):
+    monkeypatch.setenv("COLUMNS", "120")  # so that no row of the text is divided
     unit, accounts, ends, load = exported(url, price)
     measured = call(capsys, "measure", url, *flags(price), "-q", "--json").json()
     last = measured["sources"][0]["engines"][0]["last"]

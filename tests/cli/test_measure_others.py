@@ -13,6 +13,7 @@ from kvledger.live.pool_view import POOL_LEGEND
 from kvledger.live.view import WatchModel
 from kvledger.measure.pool_meter import PoolMeter
 from tests.cli.serving import serving
+from tests.measure.recorded import rows
 from tests.measure.slot_server import slot, snapshot_of
 from tests.measure.test_pool_meter import TGI, pool_of, sglang
 from tests.sources.engine_server import serving_paths
@@ -201,3 +202,42 @@ def test_a_log_that_is_not_there_is_refused(tmp_path):
     result = run(measure_module, "-", "--log", str(tmp_path / "log"), text=SAMPLES[0])
     assert isinstance(result.exception, SourceError)
     assert str(tmp_path) not in result.exception.message
+
+
+def test_one_engine_is_chosen_and_recorded_alone(tmp_path):
+    both = sglang(0, **pool_of(100)) + sglang(1, **pool_of(700))
+    (tmp_path / "both.txt").write_text(both)
+    alone = tmp_path / "one.kvr"
+    (pool,) = pools(as_object(str(tmp_path / "both.txt"), "--engine", "1", "--record", str(alone)))
+    assert (pool["engine_index"], pool["last"]["ledger"]["accounts_tokens"]["used"]) == (1, 700)
+    assert [one["engine_index"] for one in pools(as_object(str(alone)))] == [1]
+
+
+def test_one_engine_of_vllm_is_chosen_with_its_share_of_the_blocks(tmp_path):
+    """The label counts the blocks of both engines: 514 for two of 257."""
+    text = next(row["text"] for row in rows("async") if row["phase"] == "plain")
+    two = text + text.replace('engine="0"', 'engine="1"')
+    two = two.replace('num_gpu_blocks="257"', 'num_gpu_blocks="514"')
+    (tmp_path / "two.txt").write_text(two)
+    found = as_object(str(tmp_path / "two.txt"), "--engine", "1")
+    (engine,) = found["sources"][0]["engines"]
+    assert (engine["engine"], engine["last"]["pool"]["blocks"]) == (1, 257)
+
+
+def test_one_server_of_a_recording_is_chosen(tmp_path):
+    record = str(tmp_path / "r")
+    with serving_paths({"/metrics": SAMPLES}) as (first, _), serving_paths(llamacpp()) as (second, _):
+        ok(first, second, "--record", record)
+    assert [one["engine"] for one in pools(as_object(record, "--server", "2"))] == ["llamacpp"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--engine", "3"), "there is no engine 3; there are 0"),
+        (("--server", "2"), "there is no server 2; there are 1"),
+    ],
+)
+def test_what_is_not_there_cannot_be_chosen(flags, message):
+    result = run(measure_module, "-", *flags, text=SAMPLES[0])
+    assert message in result.exception.message

@@ -5,6 +5,7 @@ Needs ``KVLEDGER_LLAMA_SERVER``, the path of a llama-server, and ``KVLEDGER_LLAM
 """
 
 import asyncio
+import io
 import json
 import os
 import socket
@@ -20,12 +21,15 @@ from click.testing import CliRunner
 from kvledger.cli import measure as measure_module
 from kvledger.measure.background import Background
 from kvledger.measure.pool_meter import PoolMeter
+from kvledger.measure.recording import RecordedSample
 from kvledger.measure.slots import Layout
 from kvledger.sources.endpoints import Endpoint
 from kvledger.sources.http import Access, parse_address
 from kvledger.sources.models import load_model
 from kvledger.sources.startup_log import read_startup
+from kvledger.traces import ReadOptions, read_trace
 from tests.live.llamacpp_load import Client, Slot, drive
+from tests.traces.test_recording import write
 
 pytestmark = pytest.mark.live
 
@@ -77,9 +81,9 @@ PLAIN = {
 
 
 def settle(rows, background):
-    meter = PoolMeter(complete=background.complete)
+    meter = PoolMeter(complete=background.complete, expand=background.expand)
     for row in rows:
-        meter.take([background.expand(one) for one in row["snapshots"]], seconds=row["seconds"])
+        meter.take(row["snapshots"], seconds=row["seconds"])
     return {key.pool: list(zip(rows, moments, strict=True)) for key, moments in meter.settle().items()}
 
 
@@ -134,6 +138,10 @@ def test_strips_of_a_live_server_are_what_the_client_counted(tmp_path):
         assert ledger.cached == kept * 23_040
         assert ledger.reserved == (moment.running * CONTEXT - used) * 23_040
         assert ledger.unattributed == 0
+    recorded = write([RecordedSample(seconds=r["seconds"], source=0, snapshots=r["snapshots"]) for r in rows])
+    workload = read_trace(io.BytesIO(recorded), name="`r.kvr`", options=ReadOptions()).workload
+    lengths = zip(workload.prompt_tokens.tolist(), workload.output_tokens.tolist(), strict=True)
+    assert sorted(lengths) == [(40, 60), (300, 150), (700, 100)]
     last = json.loads(found.stdout)["sources"][0]["pools"][0]["last"]
     assert [slot["tokens"] for slot in last["slots"]] == [99, 799]
     assert last["ledger"]["accounts_bytes"]["cached"] == 898 * 23_040

@@ -10,19 +10,22 @@ from typing import TYPE_CHECKING, Any
 from kvledger.engines.vllm.metrics import VllmEngine
 from kvledger.errors import Error, ModelError, UsageError
 from kvledger.ledger import Accuracy
+from kvledger.measure.background import Background
 from kvledger.measure.groups import price_by_plan
 from kvledger.measure.meter import shown_name
 from kvledger.measure.pool import PoolShape
 from kvledger.measure.pricing import keeps_every_token, price_by_bytes, price_by_model, price_by_token
 from kvledger.measure.served_name import explain_difference
+from kvledger.measure.slots import Layout
 from kvledger.model.catalogue import catalogue, find_model
 from kvledger.sources.http import Access, fetch, parse_address
+from kvledger.sources.startup_log import read_startup
 from kvledger.units import parse_bytes
 
 if TYPE_CHECKING:
     from kvledger.model.spec import ModelSpec
 
-__all__ = ["Completer", "PoolFacts", "read_facts"]
+__all__ = ["Completer", "PoolFacts", "read_background", "read_facts"]
 
 _MOST_NAMES = 100
 """Served names that are compared with the model given."""
@@ -157,4 +160,18 @@ def read_facts(options: dict[str, Any]) -> PoolFacts:
         bytes_per_token=options["bytes_per_token"],
         kv_memory=None if options["kv_memory"] is None else parse_bytes(options["kv_memory"]),
         max_model_len=options["max_model_len"],
+    )
+
+
+def read_background(options: dict[str, Any], facts: PoolFacts, complete: Completer) -> Background:
+    """Read what the options say about pools of engines other than vLLM."""
+    unified = options["kv_unified"]
+    return Background(
+        layout=Layout.UNKNOWN if unified is None else Layout.SHARED if unified else Layout.STRIPS,
+        bytes_per_token=facts.bytes_per_token,
+        kv_memory=facts.kv_memory,
+        model=facts.model,
+        kv_dtype=facts.kv_dtype,
+        find_served=complete.find_served,
+        startup=None if options["log"] is None else read_startup(options["log"]),
     )

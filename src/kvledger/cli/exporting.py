@@ -9,13 +9,14 @@ from typing import Any
 
 import click
 
-from kvledger.cli.completing import Completer, read_facts
+from kvledger.cli.completing import Completer, read_background, read_facts
 from kvledger.cli.measuring import read_access
 from kvledger.cli.output import hint
 from kvledger.errors import UsageError
 from kvledger.live.exporter import Follower, LedgerCollector
 from kvledger.measure.balance import Scheduling
 from kvledger.measure.meter import Meter
+from kvledger.measure.pool_meter import PoolMeter
 from kvledger.report.prometheus.instant import SourceInstant
 from kvledger.sources.http import parse_address
 from kvledger.sources.servers import is_server
@@ -37,7 +38,9 @@ def make_collector(specs: Sequence[str], options: dict[str, Any]) -> LedgerColle
     for name, url in name_sources(specs):
         completer = Completer(facts, access=access, server=url)
         meter = Meter(complete=completer, scheduling=scheduling)
-        followers.append(Follower(name, parse_address(url, default_path="/metrics"), access, meter=meter))
+        background = read_background(options, facts, completer)
+        pools = PoolMeter(complete=background.complete, expand=background.expand)
+        followers.append(Follower(name, parse_address(url, default_path="/metrics"), access, meter=meter, pools=pools))
         completers.append(completer)
     told = (lambda _: None) if options["quiet"] else _Teller(completers).tell
     return LedgerCollector(followers, on_look=told)

@@ -81,12 +81,14 @@ def access_options(function: Function) -> Function:
 
 
 def server_options(function: Function) -> Function:
-    """Add the options that say how a server is asked, and which time of a Prometheus server."""
+    """Add the options that say how a server is asked, which time of a Prometheus server, and what of it all counts."""
     for option in reversed(
         (
             click.option("--selector", default="{}", help="Of a Prometheus server: labels, such as '{job=\"vllm\"}'."),
             click.option("--since", default="1h", show_default=True, help="Of a Prometheus server: begin, before now."),
             click.option("--until", default="0s", help="Of a Prometheus server: end, before now."),
+            click.option("--server", type=click.IntRange(1), help="Only this server of several, from 1."),
+            click.option("--engine", type=click.IntRange(0), help="Only this engine of those behind a server."),
         )
     ):
         function = option(function)

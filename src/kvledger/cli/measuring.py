@@ -5,24 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from kvledger.cli.completing import Completer, PoolFacts, read_facts
+from kvledger.cli.completing import Completer, read_background, read_facts
 from kvledger.cli.looking import look_at_engines, look_at_pools
 from kvledger.cli.measure_options import parse_duration
 from kvledger.engines.vllm.metrics import VllmEngine
 from kvledger.errors import SourceError, UsageError
 from kvledger.findings.finding import FindingsReport
-from kvledger.measure.background import Background
 from kvledger.measure.balance import Scheduling
 from kvledger.measure.meter import WINDOW_SAMPLES, Meter, Reading
 from kvledger.measure.pool_meter import PoolMeter, PoolMoment
 from kvledger.measure.pool_summary import summarise_pool
 from kvledger.measure.recording import RecordedSample
-from kvledger.measure.slots import Layout
+from kvledger.measure.selection import Selection
 from kvledger.measure.summary import summarise
 from kvledger.report.measure import MeasureReport, SourceReport
 from kvledger.sources.http import Access, read_token
 from kvledger.sources.servers import Feed, Pace, Window, is_server, open_feed
-from kvledger.sources.startup_log import read_startup
 from kvledger.units import parse_bytes
 
 __all__ = ["Session", "read_access"]
@@ -40,7 +38,8 @@ class Session:
         self._scheduling = Scheduling(options["scheduling"])
         self._meters: dict[int, Meter] = {}
         self._pool_meters: dict[int, PoolMeter] = {}
-        self._background = _read_background(options, facts, self._complete)
+        self._background = read_background(options, facts, self._complete)
+        self._selection = Selection(source=options["server"], engine=options["engine"])
         self._samples: dict[int, int] = {}
         self._missed: dict[int, int] = {}
         self._errors: dict[int, str] = {}
@@ -52,7 +51,10 @@ class Session:
         self, *, on_sample: Callable[[RecordedSample], None] | None = None
     ) -> Iterator[tuple[int, Reading | PoolMoment]]:
         """Yield (source, reading) of every engine, or every pool, of every sample as it comes."""
-        for sample in self.feed.samples:
+        for taken in self.feed.samples:
+            sample = self._selection.choose(taken)
+            if sample is None:
+                continue
             if on_sample is not None:
                 on_sample(sample)
             self._samples[sample.source] = self._samples.get(sample.source, 0) + 1
@@ -83,7 +85,7 @@ class Session:
                 hint="`kvledger measure` reads it as far as it goes",
             )
         if not self._meters and not self._pool_meters:
-            reason = next(iter(self._errors.values()), "the source holds no sample")
+            reason = next(iter(self._errors.values()), None) or self._explain_nothing()
             raise SourceError(f"nothing was measured: {reason}", hint="give a running server or a saved /metrics text")
         if max(self._samples.values()) > WINDOW_SAMPLES:
             self._notes.append(f"means and peaks are of the last {WINDOW_SAMPLES:,} samples of each engine")
@@ -99,6 +101,10 @@ class Session:
             engines += [(source.name, one, _last_scrape(meter, one.engine_index)) for one in source.engines]
             pools += [(source.name, one) for one in source.pools]
         return FindingsReport.ranked([*look_at_engines(engines).findings, *look_at_pools(pools).findings])
+
+    def _explain_nothing(self) -> str:
+        chosen = (self._selection.source, self._selection.engine) != (None, None) and self._selection.sources
+        return self._selection.explain() if chosen else "the source holds no sample"
 
     def _source(self, number: int) -> SourceReport:
         meter, pools = self._meters.get(number), self._pool_meters.get(number)
@@ -122,11 +128,12 @@ class Session:
     def _take_pools(self, sample: RecordedSample) -> tuple[PoolMoment, ...]:
         meter = self._pool_meters.get(sample.source)
         if meter is None:
-            meter = self._pool_meters[sample.source] = PoolMeter(complete=self._background.complete)
+            background = self._background
+            meter = PoolMeter(complete=background.complete, expand=background.expand)
+            self._pool_meters[sample.source] = meter
         for snapshot in sample.snapshots:
             self._complete.compare_names(snapshot.model)
-        snapshots = [self._background.expand(snapshot) for snapshot in sample.snapshots]
-        return meter.take(snapshots, seconds=sample.seconds)
+        return meter.take(sample.snapshots, seconds=sample.seconds)
 
     def take_hints(self) -> list[str]:
         """Return what came up since the last call and should be said at once."""
@@ -144,20 +151,6 @@ class Session:
             selector=options["selector"],
         )
         return open_feed(self._specs, access=self._access, pace=self._pace, window=window)
-
-
-def _read_background(options: dict[str, Any], facts: PoolFacts, complete: Completer) -> Background:
-    """Read what the options say about pools of engines other than vLLM."""
-    unified = options["kv_unified"]
-    return Background(
-        layout=Layout.UNKNOWN if unified is None else Layout.SHARED if unified else Layout.STRIPS,
-        bytes_per_token=facts.bytes_per_token,
-        kv_memory=facts.kv_memory,
-        model=facts.model,
-        kv_dtype=facts.kv_dtype,
-        find_served=complete.find_served,
-        startup=None if options["log"] is None else read_startup(options["log"]),
-    )
 
 
 def _last_scrape(meter: Meter | None, engine_index: int) -> VllmEngine | None:

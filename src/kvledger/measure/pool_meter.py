@@ -105,15 +105,22 @@ class _ServerPart:
 class PoolMeter:
     """Follows the pools of one server; :meth:`take` mutates and costs a fraction of a millisecond."""
 
-    def __init__(self, *, complete: Completion | None = None, cells: Cells | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        complete: Completion | None = None,
+        expand: Callable[[EngineSnapshot], EngineSnapshot] | None = None,
+    ) -> None:
         self._complete = complete or _as_it_is
-        self._cells = cells or Cells()
+        self._expand = expand
         self._parts: dict[tuple[Engine, int, str], _ServerPart] = {}
         self._steps: dict[PoolKey, deque[_Step]] = {}
 
     def take(self, snapshots: Sequence[EngineSnapshot], *, seconds: float) -> tuple[PoolMoment, ...]:
         """Take one sample, and return what it says about each pool."""
         moments = []
+        if self._expand is not None:
+            snapshots = [self._expand(snapshot) for snapshot in snapshots]
         speaking = [one for one in snapshots if one.pools] or list(snapshots)
         for snapshot in speaking:
             rank = _rank(snapshot, speaking)
@@ -166,7 +173,7 @@ class PoolMeter:
         )
         if pool is None:
             return _Step(replace(bare, problem=_explain(snapshot)), None, Hints())
-        cells = _proved(self._cells, part.proof) if snapshot.slots else self._cells
+        cells = _proved(Cells(), part.proof) if snapshot.slots else Cells()
         hints = self._complete(snapshot, pool, Hints(cells=cells, only_decodes=part.only_decodes))
         return _Step(_draw(bare, pool, hints), pool, hints)
 

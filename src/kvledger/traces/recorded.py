@@ -7,15 +7,17 @@ of these histograms too. The interval between two samples therefore has an exact
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kvledger.engines.facts import HistogramReading
+from kvledger.engines.facts import EngineSnapshot, HistogramReading
 from kvledger.engines.vllm.metrics import VllmEngine, VllmScrape
 from kvledger.measure.recording import RecordedSample
+from kvledger.traces.recorded_counts import read_counts
+from kvledger.traces.recorded_slots import SlotHistory
 
 __all__ = ["Histories", "Minute", "RecordedEngine", "Series", "gather", "under_way"]
 
@@ -189,26 +191,46 @@ class Histories:
     engines: tuple[RecordedEngine, ...]
     samples: int
     failed: int
+    slots: tuple[SlotHistory, ...] = ()
+    """Of llama.cpp servers, whose requests are seen one by one."""
 
 
 def gather(samples: Iterable[RecordedSample]) -> Histories:
     """Turn samples into the intervals of each engine."""
     engines: dict[tuple[int, int], RecordedEngine] = {}
+    slots: dict[int, SlotHistory] = {}
     count = failed = 0
     for sample in samples:
         count += 1
-        if sample.scrape is None or not math.isfinite(sample.seconds):
+        if sample.has_failed or not math.isfinite(sample.seconds):
             failed += 1
             continue
-        for engine in sample.scrape.engines:
+        scrape = sample.scrape or _scrape_of(sample.snapshots)
+        for engine in scrape.engines:
             key = (sample.source, engine.index)
             if key not in engines:
                 engines[key] = RecordedEngine(source=key[0], index=key[1])
-            engines[key].take(engine, sample.scrape, sample.seconds)
+            engines[key].take(engine, scrape, sample.seconds)
+        for snapshot in sample.snapshots:
+            if snapshot.slots:
+                slots.setdefault(sample.source, SlotHistory(source=sample.source)).take(snapshot.slots, sample.seconds)
     for one in engines.values():
         for series in (one.prompts, one.outputs, one.limits, one.latencies):
             series.finish()
-    return Histories(engines=tuple(engines[key] for key in sorted(engines)), samples=count, failed=failed)
+    return Histories(
+        engines=tuple(engines[key] for key in sorted(engines)),
+        samples=count,
+        failed=failed,
+        slots=tuple(slots[source] for source in sorted(slots)),
+    )
+
+
+def _scrape_of(snapshots: Sequence[EngineSnapshot]) -> VllmScrape:
+    """Return what another engine counts of ended requests, as if vLLM had said it; nothing where it counts none."""
+    counts = (read_counts(snapshot) for snapshot in snapshots)
+    found = {engine.index: engine for engine in counts if engine is not None}
+    starts = [snapshot.start_seconds for snapshot in snapshots if snapshot.start_seconds is not None]
+    return VllmScrape(engines=tuple(found.values()), start_seconds=min(starts, default=None))
 
 
 def under_way(engine: VllmEngine | None) -> int:

@@ -12,7 +12,10 @@ _PREFIX = "lmdeploy:"
 _GAUGES = ("num_requests_running", "num_requests_waiting", "gpu_cache_usage_perc")
 _COUNTERS = ("prompt_tokens_total", "generation_tokens_total")
 _OTHERS = ("num_api_requests_waiting", "num_api_requests_routed", "num_requests_succeeded", "num_requests_failed")
-_HISTOGRAMS = ("request_prompt_tokens", "request_generation_tokens", "iteration_tokens_total")
+_HISTOGRAMS = (
+    "request_prompt_tokens", "request_generation_tokens", "iteration_tokens_total", "request_params_max_tokens",
+    "e2e_request_latency_seconds",
+)  # fmt: skip
 _INFO = _PREFIX + "backend_config_info"
 WANTED = expand_names(
     (_PREFIX + name for name in (*_GAUGES, *_COUNTERS, *_OTHERS, "prefix_cache_hit_rate", "backend_config_info")),

@@ -38,7 +38,10 @@ _OTHERS = (
     "pending_prealloc_token_usage", "streaming_session_held_tokens", "load_back_tokens_total",
     "num_aborted_requests_total", "spec_num_draft_tokens",
 )  # fmt: skip
-_HISTOGRAMS = ("prompt_tokens_histogram", "uncached_prompt_tokens_histogram", "generation_tokens_histogram")
+_HISTOGRAMS = (
+    "prompt_tokens_histogram", "uncached_prompt_tokens_histogram", "generation_tokens_histogram",
+    "e2e_request_latency_seconds",
+)  # fmt: skip
 _EXPECTED = ("num_running_reqs", "num_queue_reqs", "num_used_tokens", "token_usage")
 WANTED = expand_names(
     (_PREFIX + name for name in (*_GAUGES, *_COUNTERS, *_OTHERS, "cache_config_info", "realtime_tokens_total")),

@@ -15,6 +15,7 @@ _GAUGES = ("tgi_batch_current_size", "tgi_batch_current_max_tokens", "tgi_batch_
 _OTHERS = ("tgi_request_count", "tgi_request_success", "tgi_request_failure", "tgi_batch_inference_count")
 _HISTOGRAMS = (
     "tgi_request_input_length", "tgi_request_generated_tokens", "tgi_request_max_new_tokens", "tgi_batch_next_size",
+    "tgi_request_duration",
 )  # fmt: skip
 WANTED = expand_names((*_GAUGES, *_OTHERS), _HISTOGRAMS)
 """The names of samples that are read."""

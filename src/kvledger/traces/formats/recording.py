@@ -13,6 +13,7 @@ from kvledger.traces.head import Head, Shape
 from kvledger.traces.portions import count_untold, draw_lengths, hand_out_limits
 from kvledger.traces.record import Trace, TraceAccuracy, TraceFormat
 from kvledger.traces.recorded import Histories, RecordedEngine, gather, under_way
+from kvledger.traces.recorded_slots import SlotHistory
 from kvledger.traces.registry import Given, Reader
 
 __all__ = ["READER"]
@@ -35,22 +36,38 @@ def _read(given: Given) -> Trace:
     _require_requests(histories, name)
     builder = WorkloadBuilder(FORMAT, source=name)
     builder.absolute = builder.interleaved = True
-    builder.accuracy = TraceAccuracy(arrivals=Accuracy.MODELLED, prompts=Accuracy.MODELLED, outputs=Accuracy.MODELLED)
+    lengths = _length_accuracy(histories)
+    builder.accuracy = TraceAccuracy(arrivals=Accuracy.MODELLED, prompts=lengths, outputs=lengths)
     for engine in histories.engines:
         if sum(engine.prompts.counts):
             _add(engine, builder, given.options.seed)
         builder.drop("under way when the server restarted: never counted", engine.restarts_open)
         builder.drop("under way when the recording ended", under_way(engine.last))
+    for slots in histories.slots:
+        _add_slots(slots, builder)
     _say(histories, builder, given.options.seed)
     return builder.build()
 
 
+def _length_accuracy(histories: Histories) -> Accuracy:
+    """Return how lengths are known: those of slots one by one, those of counters drawn."""
+    exact = all(one.is_exact for slots in histories.slots for one in slots.requests)
+    return Accuracy.DERIVED if exact and histories.slots and not histories.engines else Accuracy.MODELLED
+
+
 def _require_requests(histories: Histories, name: str) -> None:
     engines = histories.engines
+    if any(slots.requests for slots in histories.slots):
+        return
+    if histories.slots and not engines:
+        raise TraceError(
+            f"no slot was seen to end a request in the {histories.samples:,} samples of {name}",
+            hint="a request is known when a slot was seen at work and then at rest: record with a smaller --every",
+        )
     if not engines:
         raise TraceError(
-            f"none of the {histories.samples:,} samples of {name} has an answer of a server",
-            hint="`kvledger measure` on the same file says why they failed",
+            f"none of the {histories.samples:,} samples of {name} tells of ended requests",
+            hint="`kvledger measure` on the same file says what is in it",
         )
     if not any(engine.tells_lengths for engine in engines):
         raise TraceError(
@@ -111,8 +128,37 @@ def _add(engine: RecordedEngine, builder: WorkloadBuilder, seed: int) -> None:
             builder.adjusted[what] += count
 
 
+def _add_slots(slots: SlotHistory, builder: WorkloadBuilder) -> None:
+    requests = slots.requests
+    if requests:
+        builder.add(
+            Batch(
+                arrival_seconds=np.array([one.arrival_seconds for one in requests]),
+                prompt_tokens=np.array([one.prompt_tokens for one in requests], dtype=np.float64),
+                output_tokens=np.array([one.output_tokens for one in requests], dtype=np.float64),
+                max_tokens=np.array(
+                    [np.nan if one.declared_tokens is None else one.declared_tokens for one in requests],
+                    dtype=np.float64,
+                ),
+            )
+        )
+    for reason, count in slots.dropped.items():
+        builder.drop(reason, count)
+    builder.drop("under way when the server restarted: never counted", slots.restarts_open)
+    builder.drop("under way when the recording ended", slots.under_way())
+    exact = sum(one.is_exact for one in requests)
+    if requests:
+        builder.note(
+            f"{len(requests):,} requests were seen in the slots of llama.cpp; the lengths of {exact:,} are exact, the "
+            "output of the others is what was seen last"
+        )
+        builder.note("a request arrives half a sample before it was first seen at work: what it waited is not told")
+
+
 def _say(histories: Histories, builder: WorkloadBuilder, seed: int) -> None:
-    engines = [engine for engine in histories.engines if engine.ended]
+    engines = [engine for engine in histories.engines if engine.ended and sum(engine.prompts.counts)]
+    if not engines:
+        return
     counts = np.concatenate([np.array(engine.prompts.counts, dtype=np.int64) for engine in engines])
     alone, ended = int((counts == 1).sum()), int(counts.sum())
     builder.note(
