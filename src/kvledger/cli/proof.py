@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import click
 import numpy as np
 
 from kvledger.cli.answer import source_name
@@ -19,7 +20,7 @@ from kvledger.runtime.proof import Agreement, Side, Task, Way, agree, run_engine
 from kvledger.sources.files import load_trace
 from kvledger.units import counted, parse_bytes
 
-__all__ = ["Proof", "ProofQuestion"]
+__all__ = ["Proof", "ProofQuestion", "serve_model"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,6 +157,44 @@ class _Sum:
         self._reached += tokens
         if self._bar is not None:
             self._bar(self._reached)
+
+
+def serve_model(question: ProofQuestion, *, host: str, port: int, quiet: bool) -> None:
+    """Serve a model from block tables until SIGINT or SIGTERM.
+
+    Raises:
+        MissingExtra: torch, transformers, starlette or uvicorn is not installed.
+        SourceError: The model cannot be read, or the address not listened on.
+        CapacityError: The memory is too small.
+    """
+    from kvledger.runtime.engine import Engine
+    from kvledger.runtime.options import Options
+    from kvledger.runtime.serve import serve
+
+    memory_bytes = parse_bytes(question.kv_memory)
+    loaded = load_model(question.model, dtype=question.dtype, device=question.device)
+    if question.threads:
+        import torch
+
+        torch.set_num_threads(question.threads)
+    own = getattr(loaded.model.config.get_text_config(), "max_position_embeddings", None)
+    longest = min(question.max_model_len, own or question.max_model_len)
+    engine = Engine(
+        loaded.model,
+        memory_bytes,
+        block_size=question.block_size,
+        tokenizer=loaded.tokenizer,
+        options=Options(max_model_len=longest),
+    )
+
+    def announce(address: str) -> None:
+        if not quiet:
+            click.echo(f"serving {loaded.name} on {address}; kvledger watch {address}", err=True)
+
+    try:
+        serve(engine, model_name=loaded.name, host=host, port=port, ready=announce)
+    finally:
+        engine.close()
 
 
 def _read_ways(text: str) -> list[Way]:

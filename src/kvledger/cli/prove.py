@@ -23,6 +23,7 @@ Examples:
   kvledger prove
   kvledger prove ./my-model --kv-memory 256MiB --max-model-len 2048
   kvledger prove demo --ways max,blocks --trace azure.csv --requests 32
+  kvledger prove demo --serve 8000
 """
 
 
@@ -53,6 +54,14 @@ Examples:
 )
 @click.option("--device", default="cpu", show_default=True, help="Where the model runs, as torch calls it.")
 @click.option("--threads", type=click.IntRange(1, 1024), help="Threads of torch (default: its own).")
+@click.option(
+    "--serve",
+    "port",
+    type=click.IntRange(0, 65535),
+    metavar="PORT",
+    help="Prove nothing: serve /v1/completions and vLLM's metrics from block tables until interrupted; 0: any port.",
+)
+@click.option("--host", default="127.0.0.1", show_default=True, help="Where --serve listens.")
 @click.option("--format", "format_", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="Short for --format json.")
 @click.option("-o", "--output", help="Write the result to this file.")
@@ -66,6 +75,11 @@ def command(**options: Any) -> None:
     from kvledger.report.tables import render
 
     question = ProofQuestion(**{name: options[name] for name in ProofQuestion.__slots__})
+    if options["port"] is not None:
+        from kvledger.cli.proof import serve_model
+
+        serve_model(question, host=options["host"], port=options["port"], quiet=options["quiet"])
+        return
     report = Proof(question, quiet=options["quiet"]).run()
     if options["as_json"] or options["format_"] == "json":
         text = json.dumps(prove_json(report), indent=2, allow_nan=False)

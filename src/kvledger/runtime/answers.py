@@ -29,7 +29,8 @@ class Ending(StrEnum):
 class Token:
     """One step of an answer: the token that came, the text that is now certain, and whether it was the last.
 
-    ``token_id`` is None where an answer ends without a token. ``text`` is empty without a tokenizer.
+    ``token_id`` is None where an answer ends without a token. ``text`` is empty without a tokenizer. ``prompt_tokens``
+    and ``cached_tokens`` are those of its answer.
     """
 
     request: RequestId
@@ -38,6 +39,8 @@ class Token:
     text: str = ""
     ending: Ending | None = None
     error: Error | None = None
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

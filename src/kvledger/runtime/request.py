@@ -74,7 +74,15 @@ class Request:
             if writing.stream.is_stopped:
                 ending = Ending.STOP
             self.end(writing, ending)
-        return Token(request=self.id, sample=sequence.sample, token_id=token, text=text, ending=ending)
+        return Token(
+            request=self.id,
+            sample=sequence.sample,
+            token_id=token,
+            text=text,
+            ending=ending,
+            prompt_tokens=sequence.prompt_tokens,
+            cached_tokens=sequence.cached_tokens,
+        )
 
     def end(self, writing: Writing, ending: Ending, error: Error | None = None) -> None:
         """Turn what was written into an answer (mutates)."""

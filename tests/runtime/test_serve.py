@@ -1,0 +1,212 @@
+"""The server: what it answers, what it counts, and that `measure` reads it to the token."""
+
+import json
+import socket
+import threading
+import time
+from contextlib import contextmanager
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+pytest.importorskip("uvicorn")
+pytest.importorskip("starlette")
+
+import urllib3
+
+from kvledger.engines.vllm.metrics import read_vllm_metrics
+from kvledger.runtime import Engine, Options
+from kvledger.runtime.driver import Driver
+from kvledger.runtime.serve import Tallies, make_app
+from kvledger.runtime.serve.exposition import Exposition, take_instant
+from tests.cli.calling import call
+
+from .small_models import draw_prompts, generate_plainly, small_model
+
+TOKEN_BYTES = 2 * 2 * 2 * 8 * 4
+POOL = urllib3.PoolManager(retries=False)
+
+
+@contextmanager
+def serving(*, blocks=64, options=None, tallies=None):
+    """Start a server on loopback; yields its address, its engine and its driver."""
+    import uvicorn
+
+    engine = Engine(small_model("llama"), blocks * 4 * TOKEN_BYTES, block_size=4, options=options)
+    with socket.socket() as listening, Driver(engine) as driver:
+        listening.bind(("127.0.0.1", 0))
+        app = make_app(engine, driver, model_name="small", tallies=tallies)
+        server = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="off"))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
+        thread.start()
+        while not server.started:
+            time.sleep(0.01)
+        try:
+            yield f"http://127.0.0.1:{listening.getsockname()[1]}", engine, driver
+        finally:
+            server.should_exit = True
+            thread.join()
+    engine.close()
+
+
+def complete(address, **body):
+    answer = POOL.request("POST", f"{address}/v1/completions", body=json.dumps({"temperature": 0, **body}))
+    return answer.status, json.loads(answer.data)
+
+
+def scrape(address):
+    (engine,) = read_vllm_metrics(POOL.request("GET", f"{address}/metrics").data.decode()).engines
+    return engine
+
+
+def live_tokens(engine):
+    prompts = engine.prompt_tokens - engine.total("request_prompt_tokens")
+    return prompts + engine.generation_tokens - engine.total("request_generation_tokens")
+
+
+def hit_tokens(engine):
+    ended = engine.total("request_prompt_tokens") - engine.total("request_prefill_kv_computed_tokens")
+    return engine.cached_tokens - ended
+
+
+def test_it_answers_with_the_tokens_of_generate():
+    prompt = draw_prompts(1, seed=1)[0]
+    with serving() as (address, _, _):
+        status, found = complete(address, prompt=prompt, max_tokens=9, ignore_eos=True)
+    assert status == 200
+    (choice,) = found["choices"]
+    assert choice["token_ids"] == generate_plainly(small_model("llama"), prompt, 9)
+    assert choice["finish_reason"] == "length"
+    assert found["usage"] == {"prompt_tokens": len(prompt), "completion_tokens": 9, "total_tokens": len(prompt) + 9}
+
+
+def test_several_prompts_and_samples_are_choices_in_order():
+    prompts = [[5, 6, 7], [8] * 9]
+    with serving() as (address, _, _):
+        _, found = complete(address, prompt=prompts, max_tokens=4, n=2, ignore_eos=True)
+    assert [choice["index"] for choice in found["choices"]] == [0, 1, 2, 3]
+    expected = [generate_plainly(small_model("llama"), prompt, 4) for prompt in prompts]
+    assert [choice["token_ids"] for choice in found["choices"]] == [expected[i // 2] for i in range(4)]
+
+
+def test_a_stream_ends_with_done_and_has_every_token():
+    prompt = [5, 6, 7]
+    with serving() as (address, _, _):
+        body = {"prompt": prompt, "max_tokens": 6, "ignore_eos": True, "stream": True, "temperature": 0}
+        body["stream_options"] = {"include_usage": True}
+        answer = POOL.request("POST", f"{address}/v1/completions", body=json.dumps(body))
+    lines = [line.removeprefix("data: ") for line in answer.data.decode().split("\n\n") if line]
+    assert lines[-1] == "[DONE]"
+    events = [json.loads(line) for line in lines[:-1]]
+    tokens = [token for event in events for choice in event["choices"] for token in choice["token_ids"]]
+    assert tokens == generate_plainly(small_model("llama"), prompt, 6)
+    assert events[-1]["usage"]["completion_tokens"] == 6
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ({"prompt": []}, "no tokens"),
+        ({"prompt": [10**6]}, "not one of the model's"),
+        ({"prompt": [1] * 5000}, "5000"),
+        ({"prompt": [5], "temperature": -1}, "temperature"),
+        ({"prompt": [5], "logprobs": 3}, "logprobs"),
+        ({"prompt": "text"}, "tokenizer"),
+        ({"max_tokens": 3}, "prompt"),
+        ({"prompt": {"a": 1}}, "prompt"),
+    ],
+)
+def test_what_cannot_be_served_is_refused_with_the_reason(body, message):
+    with serving() as (address, engine, _):
+        status, found = complete(address, **body)
+        assert status == 400
+        assert message in found["error"]["message"]
+        assert engine.is_idle
+
+
+def test_garbage_is_refused():
+    with serving() as (address, _, _):
+        answer = POOL.request("POST", f"{address}/v1/completions", body=b"{" * 5000)
+        assert answer.status == 400
+        assert POOL.request("GET", f"{address}/health").status == 200
+
+
+def test_one_refused_prompt_leaves_nothing_of_the_others_behind():
+    with serving() as (address, engine, driver):
+        status, _ = complete(address, prompt=[[5] * 9, []], max_tokens=50, ignore_eos=True)
+        assert status == 400
+        driver.call(lambda _: None).result()
+        deadline = time.monotonic() + 10
+        while not engine.is_idle and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert engine.is_idle
+
+
+def test_a_client_that_goes_away_frees_its_blocks_and_leaves_no_offset():
+    with serving(blocks=400) as (address, _, driver):
+        body = json.dumps({"prompt": [5] * 20, "max_tokens": 230, "ignore_eos": True, "stream": True})
+        answer = POOL.request("POST", f"{address}/v1/completions", body=body, preload_content=False)
+        answer.read(50)
+        answer.close()
+        deadline = time.monotonic() + 20
+        while scrape(address).running and time.monotonic() < deadline:
+            time.sleep(0.05)
+        after = scrape(address)
+        assert after.running == 0
+        assert live_tokens(after) == 0
+        assert driver.call(lambda e: e.ledger()).result().used == 0
+
+
+def test_metrics_and_tables_agree_to_the_token_at_every_instant():
+    from prometheus_client import CollectorRegistry, generate_latest
+
+    shared = [7] * 24
+    options = Options(max_num_batched_tokens=32)
+    tallies = Tallies()
+    with serving(blocks=120, options=options, tallies=tallies) as (address, _, driver):
+
+        def look(engine):
+            registry = CollectorRegistry(auto_describe=False)
+            registry.register(Exposition(take_instant(engine, tallies, model_name="small")))
+            begun = [s for s in engine.scheduler.running if s.generated]
+            waiting = [s for s in engine.scheduler.waiting if s.generated]
+            inside = sum(len(s.tokens) for s in begun + waiting)
+            hits = sum(s.cached_tokens for s in begun + waiting)
+            return generate_latest(registry).decode(), inside, hits, engine.ledger()
+
+        threads = [
+            threading.Thread(
+                target=complete, args=(address,), kwargs={"prompt": shared + p, "max_tokens": 12, "ignore_eos": True}
+            )
+            for p in draw_prompts(14, seed=3, longest=30)
+        ]
+        for thread in threads:
+            thread.start()
+        seen = 0
+        while any(thread.is_alive() for thread in threads):
+            text, inside, hits, ledger = driver.call(look).result()
+            (engine,) = read_vllm_metrics(text).engines
+            assert live_tokens(engine) == inside
+            assert hit_tokens(engine) == hits
+            blocks = engine.count_config("num_gpu_blocks") - 1
+            assert round(engine.usage_ratio * blocks) * 4 * TOKEN_BYTES == ledger.held
+            seen += inside > 0
+            time.sleep(0.002)
+        assert seen > 3
+        assert live_tokens(scrape(address)) == 0
+
+
+def test_measure_reads_the_server_as_it_reads_vllm(capsys):
+    with serving(blocks=400) as (address, engine, _):
+        body = json.dumps({"prompt": [5] * 20, "max_tokens": 230, "ignore_eos": True, "stream": True})
+        answer = POOL.request("POST", f"{address}/v1/completions", body=body, preload_content=False)
+        answer.read(50)
+        found = call(capsys, "measure", address, "--json", "-q")
+        answer.close()
+        assert found.code == 0, found.err
+        last = found.json()["sources"][0]["engines"][0]["last"]
+        assert last["pool"]["usable_blocks"] * last["pool"]["block_bytes"] == engine.pages.nbytes
+        assert sum(last["ledger"]["accounts_bytes"].values()) == last["ledger"]["capacity_bytes"]
+        assert last["running"] == 1
+        assert last["tokens"]["live"]["low"] >= 20
