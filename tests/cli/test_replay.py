@@ -434,3 +434,26 @@ def test_reading_and_replaying_in_another_process_gives_the_same_text(capsys, tr
     here = call(capsys, "replay", trace, *SMALL, "-q")
     there = spawn("replay", trace, *SMALL, "-q", COLUMNS="80")
     assert there.out == here.out
+
+
+def test_an_eviction_is_told_with_what_the_cache_gave(capsys, tmp_path):
+    trace = "synthetic:chat,requests=300,turns=4,rate=2"
+    flags = ("--bytes-per-token", 100, "--capacity-tokens", 20_000, "--policy", "paged", "--json", "-q")
+    found = {
+        eviction: call(capsys, "replay", trace, *flags, "--prefix-caching", "on", "--eviction", eviction).json()
+        for eviction in ("lru", "fifo", "belady")
+    }
+    caches = {eviction: answer["policies"][0]["prefix"] for eviction, answer in found.items()}
+    assert [cache["eviction"] for cache in caches.values()] == list(caches)
+    assert caches["fifo"]["hit_tokens"] < caches["lru"]["hit_tokens"] < caches["belady"]["hit_tokens"]
+
+
+def test_an_eviction_without_a_cache_or_beside_groups_is_refused(capsys):
+    trace = "synthetic:chat,requests=3"
+    flags = ("--capacity-tokens", 20_000, "--policy", "paged", "--eviction", "fifo", "-q")
+    found = call(capsys, "replay", trace, *flags, "--bytes-per-token", 100)
+    assert (found.code, "chooses among cached blocks, and none are" in found.err) == (2, True)
+    found = call(
+        capsys, "replay", trace, *flags[2:], "--model", "gemma-3-27b", "--memory", "9GiB", "--prefix-caching", "on"
+    )
+    assert (found.code, "has groups of layers, which are replayed with eviction `lru` only" in found.err) == (2, True)

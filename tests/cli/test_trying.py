@@ -38,6 +38,7 @@ SINGLE = {
     "max-num-seqs=2": ["--max-num-seqs", "2"],
     "max-num-batched-tokens=64": ["--max-num-batched-tokens", "64"],
     "prefix-caching=off": ["--prefix-caching", "off"],
+    "eviction=belady": ["--eviction", "belady"],
     "memory=4MiB": ["--memory", "4MiB"],
 }
 
@@ -127,6 +128,7 @@ def test_without_tries_there_are_no_what_ifs(capsys, given):
         ("block-size=0", "block_size is 0"),
         ("max-num-seqs=0", "--max-num-seqs is 0"),
         ("prefix-caching=maybe", "is neither on nor off"),
+        ("eviction=random", "is none of lru, fifo, belady"),
         ("kv-dtype=fp3", "fp3"),
         ("tp=0", "is not from 1 to 1024 ranks"),
         ("memory=16G", "ambiguous"),
@@ -138,6 +140,12 @@ def test_what_cannot_be_tried_is_refused(capsys, given, change, said):
     called = call(capsys, *given, "--try", change)
     assert called.code == 2
     assert said in called.error()["message"]
+
+
+def test_an_eviction_needs_a_cache(capsys, given):
+    found = call(capsys, *given, "--prefix-caching", "off", "--try", "eviction=fifo")
+    assert found.code == 2
+    assert "caches nothing, so --try eviction=fifo changes nothing" in found.err
 
 
 def test_the_nearest_setting_is_suggested(capsys, given):

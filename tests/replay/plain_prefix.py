@@ -10,14 +10,15 @@ from .plain_replay import PlainReplay, up
 
 class Block:
     def __init__(self):
-        self.identity, self.references, self.born = None, 0, 0
+        self.identity, self.references, self.born, self.rank = None, 0, 0, ()
 
 
 class PlainPrefix(PlainReplay):
     """`PlainReplay` with a prefix cache; ``known`` gives the tokens of each request whose content is known."""
 
-    def __init__(self, requests, known, **settings):
+    def __init__(self, requests, known, eviction="lru", **settings):
         super().__init__(requests, kind="paged", **settings)
+        self.eviction, self.ranked = eviction, 0
         self.known, self.queue = known, [Block() for _ in range(self.units)]
         self.all, self.clock_of_birth = list(self.queue), 0
         self.tables = {}
@@ -44,9 +45,47 @@ class PlainPrefix(PlainReplay):
         return found
 
     def take(self):
-        block = self.queue.pop(0)
+        block = self.victim()
+        self.queue.remove(block)
         block.identity, block.references = None, 1
         return block
+
+    def victim(self):
+        """Return the free block that goes first: one without identity, else as the eviction has it."""
+        if self.eviction == "lru" or self.queue[0].identity is None:
+            return self.queue[0]
+        if self.eviction == "fifo":
+            return min(self.queue, key=lambda b: b.born)
+        return max(self.queue, key=lambda b: b.rank)
+
+    def is_served(self, r):
+        room = self.max_len - r.p
+        if room <= 0:
+            return False
+        o = min(r.o, max(1, min(r.m, room)) if r.m else room)
+        return up(r.p + o - 1, self.block) // self.block <= self.units
+
+    def foresee(self, r, index):
+        """Return (1, request, depth) of the next request that looks for a block, (2, ...) when none does."""
+        self.ranked += 1
+        identity = self.content(r, index)
+        for other in (*self.waiting, *self.pending):
+            looks = "queued" not in other.moments and self.is_served(other) and index < (other.p - 1) // self.block
+            if looks and self.content(other, index) == identity:
+                return (1, other.index, index)
+        return (2, -self.ranked)
+
+    def rank_released(self, r, index, block):
+        if self.eviction != "belady" or block.references > 1 or block.identity is None:
+            return
+        if r.generated < r.o:  # preempted: it comes back for the block before all others
+            self.ranked += 1
+            block.rank = (0, -self.ranked)
+            return
+        rank, first = self.foresee(r, index), self.find(block.identity)
+        block.rank = rank if first is block else (2, -self.ranked)
+        if first is not block and first.references == 0:
+            first.rank = rank
 
     def identify(self, r, n):
         for index in range(r.computed // self.block, (r.computed + n) // self.block):
@@ -96,7 +135,8 @@ class PlainPrefix(PlainReplay):
         return True
 
     def release(self, r):
-        for block in reversed(self.tables.pop(r.index)):
+        for index, block in reversed(list(enumerate(self.tables.pop(r.index)))):
+            self.rank_released(r, index, block)
             block.references -= 1
             if block.references == 0:
                 if block.identity is None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from kvledger.errors import UsageError
 from kvledger.ledger import Account
-from kvledger.pool import Kind, Policy
+from kvledger.pool import Eviction, Kind, Policy
 from kvledger.replay import HashIds, HashKind, Pool, Settings, SharedPrefix, TokenIds, Workload, parse_clock, replay
 from kvledger.sources.files import load_trace
 
@@ -88,8 +88,8 @@ def scenarios(draw):
 
 
 @settings(max_examples=200, deadline=None)
-@given(scenarios(), st.sampled_from([0.0, 0.0, 5.0, 23.0]))
-def test_every_step_equals_the_plain_prefix_cache_and_balances(scenario, every):
+@given(scenarios(), st.sampled_from([0.0, 0.0, 5.0, 23.0]), st.sampled_from(list(Eviction)))
+def test_every_step_equals_the_plain_prefix_cache_and_balances(scenario, every, eviction):
     requests, (content, known), block, units, scheduler, whole, watermark = scenario
     arrival, prompt, output, _ = (np.array(column) for column in zip(*requests, strict=True))
     workload = Workload(
@@ -100,7 +100,7 @@ def test_every_step_equals_the_plain_prefix_cache_and_balances(scenario, every):
     )
     policy = Policy(
         name="p", kind=Kind.PAGED, block_size=block, prefix_caching=True, watermark_ratio=watermark,
-        full_sequence_must_fit=whole,
+        full_sequence_must_fit=whole, eviction=eviction,
     )  # fmt: skip
     chunks = []
     pool = Pool(bytes_per_token=3, num_blocks=units, block_size=block)
@@ -108,7 +108,7 @@ def test_every_step_equals_the_plain_prefix_cache_and_balances(scenario, every):
     plain = PlainPrefix(
         requests, known, units=units, block=block, whole=whole, watermark=int(watermark * units),
         max_len=scheduler["max_model_len"], max_seqs=scheduler["max_num_seqs"],
-        budget=scheduler["max_num_batched_tokens"], every=every, down=every,
+        budget=scheduler["max_num_batched_tokens"], every=every, down=every, eviction=str(eviction),
     )  # fmt: skip
     try:
         plain.run()

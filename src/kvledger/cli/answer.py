@@ -33,14 +33,14 @@ from kvledger.cli.sampling import notes_on_samples, with_answers
 from kvledger.cli.swapping import check_swap_space, notes_on_swapping
 from kvledger.cli.trying import Change, TryContext, check_tries, notes_on_tries, parse_tries, run_tries
 from kvledger.errors import CapacityError, UsageError
-from kvledger.pool.policy import Kind, Placement, Policy, Preemption, Sampling, parse_policies
+from kvledger.pool.policy import Eviction, Kind, Placement, Policy, Preemption, Sampling, parse_policies
 from kvledger.replay.clock import Clock
 from kvledger.replay.mitigation import Mitigation, mitigate
 from kvledger.replay.moments import take_snapshots
 from kvledger.replay.outcome import Outcome, SeriesRows
 from kvledger.replay.samples import check_sampling
 from kvledger.replay.settings import Pool, Settings
-from kvledger.replay.simulate import replay
+from kvledger.replay.simulate import NEEDS_CACHE, replay
 from kvledger.replay.snapshot import Snapshot
 from kvledger.replay.what_if import Scenario, Setting, WhatIf
 from kvledger.replay.workload import Workload
@@ -243,6 +243,8 @@ class _Runner:
 
 
 def _policies(question: Question, text: str) -> list[Policy]:
+    if question.eviction != Eviction.LRU and question.prefix_caching == "off":
+        raise UsageError(f"--eviction {question.eviction} chooses among cached blocks, and none are", hint=NEEDS_CACHE)
     try:
         placement = Placement(question.placement)
     except ValueError:
@@ -260,6 +262,7 @@ def _policies(question: Question, text: str) -> list[Policy]:
         watermark_ratio=question.watermark,
         full_sequence_must_fit=question.full_sequence_must_fit,
         prefix_caching=question.prefix_caching == "on",
+        eviction=Eviction(question.eviction),
         sampling=None if question.samples_as is None else Sampling(question.samples_as),
         preemption=Preemption(question.preemption),
         swap_bytes=parse_bytes(question.swap_space),

@@ -29,6 +29,7 @@ class Question:
     watermark: float
     full_sequence_must_fit: bool
     prefix_caching: str
+    eviction: str
     page_size: str
     samples: int | None
     beams: int | None
@@ -65,6 +66,7 @@ DEFAULTS: dict[str, Any] = dict.fromkeys(Question.__slots__) | {
     "watermark": 0.0,
     "full_sequence_must_fit": True,
     "prefix_caching": "off",
+    "eviction": "lru",
     "page_size": "2MiB",
     "beam_turnover": 0.1,
     "preemption": "recompute",

@@ -15,6 +15,7 @@ from kvledger.cli.question import Question
 from kvledger.cli.sampling import sample_options
 from kvledger.cli.swapping import swap_options
 from kvledger.errors import UsageError
+from kvledger.pool.policy import Eviction
 
 __all__ = ["command"]
 
@@ -100,6 +101,13 @@ def _options(*groups: Decorator) -> Decorator:
         show_default=True,
         help="Keep and share full blocks of `paged` by content, as far as the trace tells it.",
     ),
+    click.option(
+        "--eviction",
+        type=click.Choice([str(eviction) for eviction in Eviction]),
+        default="lru",
+        show_default=True,
+        help="Which cached block of `paged` goes first, with --prefix-caching on; belady knows the future.",
+    ),
     click.option("--page-size", default="2MiB", show_default=True, help="Page of `vmm`."),
     sample_options,
     swap_options,
@@ -149,7 +157,7 @@ def _options(*groups: Decorator) -> Decorator:
         multiple=True,
         metavar="SETTING=VALUE,...",
         help="What if: block-size, kv-dtype, tp, memory, max-model-len, max-num-seqs, max-num-batched-tokens, "
-        "prefix-caching or preemption had another value; each alone. Repeatable.",
+        "prefix-caching, eviction or preemption had another value; each alone. Repeatable.",
     ),
     click.option(
         "--findings",

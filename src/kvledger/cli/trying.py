@@ -12,11 +12,12 @@ from kvledger.cli.cost import Cost, token_bytes
 from kvledger.cli.grouping import grouped
 from kvledger.cli.swapping import check_swap_space
 from kvledger.errors import UsageError
-from kvledger.pool.policy import Kind, Policy, Preemption
+from kvledger.pool.policy import Eviction, Kind, Policy, Preemption
 from kvledger.replay.clock import Clock
 from kvledger.replay.outcome import Outcome
 from kvledger.replay.samples import check_sampling
 from kvledger.replay.settings import Pool
+from kvledger.replay.simulate import NEEDS_CACHE
 from kvledger.replay.what_if import Scenario, Setting, WhatIf
 from kvledger.replay.workload import Workload
 from kvledger.units import format_bytes, parse_bytes
@@ -25,7 +26,7 @@ __all__ = ["Change", "TryContext", "check_tries", "notes_on_tries", "parse_tries
 
 _MOST_CHANGES = 64
 _EXAMPLE = "write --try block-size=16,32 or --try kv-dtype=fp8"
-_NEED_BLOCKS = (Setting.BLOCK_SIZE, Setting.PREFIX_CACHING, Setting.PREEMPTION)
+_NEED_BLOCKS = (Setting.BLOCK_SIZE, Setting.PREFIX_CACHING, Setting.EVICTION, Setting.PREEMPTION)
 _NEED_MODEL = (Setting.KV_DTYPE, Setting.TP)
 
 
@@ -156,6 +157,8 @@ def _apply(change: Change, context: TryContext) -> tuple[Scenario, str]:
             return _with_preemption(base, change)
         case Setting.PREFIX_CACHING:
             return replace(base, policy=_with_caching(policy, change)), ""
+        case Setting.EVICTION:
+            return replace(base, policy=_with_eviction(policy, change)), ""
         case Setting.MEMORY:
             more = parse_bytes(change.value) - pool.total_bytes(policy)
             resized = _of_bytes(pool, parse_bytes(change.value))
@@ -176,6 +179,14 @@ def _with_caching(policy: Policy, change: Change) -> Policy:
     if change.value not in ("on", "off"):
         raise UsageError(f"--try {change} is neither on nor off", hint="write --try prefix-caching=off")
     return replace(policy, prefix_caching=change.value == "on")
+
+
+def _with_eviction(policy: Policy, change: Change) -> Policy:
+    if change.value not in list(Eviction):
+        raise UsageError(f"--try {change} is none of {', '.join(Eviction)}", hint="write --try eviction=fifo")
+    if not policy.prefix_caching:
+        raise UsageError(f"`{policy.name}` caches nothing, so --try {change} changes nothing", hint=NEEDS_CACHE)
+    return replace(policy, eviction=Eviction(change.value))
 
 
 def _with_preemption(base: Scenario, change: Change) -> tuple[Scenario, str]:

@@ -1,6 +1,7 @@
 """Who holds which bytes: the memory policies, as small code over arrays."""
 
 from kvledger.pool.policy import (
+    Eviction,
     Growth,
     Kind,
     Placement,
@@ -13,6 +14,7 @@ from kvledger.pool.policy import (
 )
 
 __all__ = [
+    "Eviction",
     "Growth",
     "Kind",
     "Placement",

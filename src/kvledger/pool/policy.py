@@ -12,6 +12,7 @@ from kvledger.errors import UsageError
 from kvledger.pool.groups import BlockGroups, GroupKind
 
 __all__ = [
+    "Eviction",
     "Growth",
     "Kind",
     "Placement",
@@ -101,6 +102,17 @@ class Preemption(StrEnum):
     """They are moved to the host where that has room, and back (PagedAttention, section 4.5)."""
 
 
+class Eviction(StrEnum):
+    """Which block goes when a new one needs its place."""
+
+    LRU = "lru"
+    """The one used longest ago among those no cached block follows."""
+    FIFO = "fifo"
+    """The one that came first, even if others that follow it stay."""
+    BELADY = "belady"
+    """The one whose next use is furthest. It needs to know the future: a bound, not a policy."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
     """One memory policy with all its settings. Fields that its kind does not use are ignored.
@@ -124,6 +136,8 @@ class Policy:
     full_sequence_must_fit: bool = True
     prefix_caching: bool = False
     """Full blocks of ``paged`` are kept and shared by content."""
+    eviction: Eviction = Eviction.LRU
+    """Which cached block of ``paged`` goes first; one that a request refers to never does."""
     sampling: Sampling | None = None
     """Samples of ``paged``; None: forks where nothing else shares blocks. Other kinds have requests."""
     preemption: Preemption = Preemption.RECOMPUTE

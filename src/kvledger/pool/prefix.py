@@ -5,6 +5,10 @@ allocation takes the head, and a taken block loses its identity. A released bloc
 the tail of the queue when it has an identity, so that it can be found again, and to the head when it has none. One
 identity may live in several blocks; a look-up returns the one inserted first that is still there.
 
+A pool may instead be ranked: of the free blocks with an identity the one whose rank is the greatest is taken first,
+wherever it stands; by default the older an identity, the greater its rank (first in, first out). Free blocks without an
+identity are taken before all others in either case.
+
 All functions are compiled and work in place on a `BlockPool`. Key 0 means no identity.
 """
 
@@ -15,11 +19,12 @@ from typing import Any, NamedTuple
 import numba
 import numpy as np
 
+from kvledger.pool import heap
 from kvledger.pool.compiled import shared
 
 Array = Any  # a numpy array; numba knows its type
 
-FREE, CACHED, MASK = range(3)
+FREE, CACHED, MASK, BIRTHS = range(4)
 NOBODY = -1
 
 
@@ -32,10 +37,13 @@ class BlockPool(NamedTuple):
     keys: Array  # (n,) uint64
     twins: Array  # (n,) int32: the next block of the same identity, in order of insertion
     slots: Array  # (power of two, at least 2 n) int32: open addressing, the first block of an identity or -1
-    counts: Array  # (3,) int64: blocks in the queue, those of them with an identity, and the mask of `slots`
+    counts: Array  # (4,) int64: free blocks, those of them with an identity, the mask of `slots`, identities ever given
+    ranks: Array  # (n,) int64 where the pool is ranked, else (0,)
+    heap: Array  # (n,) int32, or (0,): the free blocks with an identity, as a heap by their ranks
+    where: Array  # (n,) int32, or (0,): the place of each in the heap
 
 
-def new_pool(blocks: int) -> BlockPool:
+def new_pool(blocks: int, *, ranked: bool = False) -> BlockPool:
     """Return a pool of free blocks without identities, in order of their numbers."""
     size = 1 << max(4, (2 * blocks - 1).bit_length())
     after = np.arange(1, blocks + 2, dtype=np.int32)
@@ -49,8 +57,17 @@ def new_pool(blocks: int) -> BlockPool:
         keys=np.zeros(blocks, np.uint64),
         twins=np.full(blocks, NOBODY, np.int32),
         slots=np.full(size, NOBODY, np.int32),
-        counts=np.array([blocks, 0, size - 1], np.int64),
+        counts=np.array([blocks, 0, size - 1, 0], np.int64),
+        ranks=np.zeros(blocks if ranked else 0, np.int64),
+        heap=np.zeros(blocks if ranked else 0, np.int32),
+        where=np.zeros(blocks if ranked else 0, np.int32),
     )
+
+
+@shared
+def is_ranked(pool):
+    """Tell whether free blocks with an identity are taken by rank, and not from the queue."""
+    return pool.ranks.shape[0] > 0
 
 
 @shared
@@ -89,6 +106,9 @@ def insert(pool, block, key):
     """Give a block its identity."""
     pool.keys[block] = key
     pool.twins[block] = NOBODY
+    if is_ranked(pool):
+        pool.counts[BIRTHS] += 1
+        pool.ranks[block] = -pool.counts[BIRTHS]
     slot = find_slot(pool, key)
     first = pool.slots[slot]
     if first == NOBODY:
@@ -134,10 +154,13 @@ def forget(pool, block):
 
 @shared
 def unlink(pool, block):
-    """Take a block out of the free queue."""
-    before, after = pool.before[block], pool.after[block]
-    pool.after[before] = after
-    pool.before[after] = before
+    """Take a block out of the free ones."""
+    if is_ranked(pool) and pool.keys[block] != 0:
+        heap.remove(pool.heap, pool.where, pool.ranks, pool.counts[CACHED], block)
+    else:
+        before, after = pool.before[block], pool.after[block]
+        pool.after[before] = after
+        pool.before[after] = before
     pool.counts[FREE] -= 1
     if pool.keys[block] != 0:
         pool.counts[CACHED] -= 1
@@ -157,10 +180,31 @@ def link(pool, block, before):
 
 
 @shared
+def keep(pool, block):
+    """Put a released block with an identity among the free ones of a ranked pool."""
+    cached = pool.counts[CACHED]
+    heap.place(pool.heap, pool.where, cached, block)
+    heap.rise(pool.heap, pool.where, pool.ranks, cached)
+    pool.counts[FREE] += 1
+    pool.counts[CACHED] += 1
+
+
+@shared
+def rank(pool, block, rank):
+    """Give a block of a ranked pool another rank."""
+    if pool.references[block] == 0 and pool.keys[block] != 0:
+        heap.move(pool.heap, pool.where, pool.ranks, pool.counts[CACHED], block, rank)
+    else:
+        pool.ranks[block] = rank
+
+
+@shared
 def allocate(pool):
-    """Take the block at the head of the queue for one request. The queue must not be empty."""
+    """Take the free block that goes first for one request. There must be one."""
     sentinel = pool.references.shape[0]
     block = pool.after[sentinel]
+    if block == sentinel:
+        block = pool.heap[0]
     unlink(pool, block)
     if pool.keys[block] != 0:
         forget(pool, block)
@@ -184,6 +228,9 @@ def release(pool, block):
     pool.references[block] -= 1
     if pool.references[block] > 0:
         return False
+    if is_ranked(pool) and pool.keys[block] != 0:
+        keep(pool, block)
+        return True
     sentinel = pool.references.shape[0]
     link(pool, block, pool.before[sentinel] if pool.keys[block] != 0 else sentinel)
     return True
@@ -192,6 +239,12 @@ def release(pool, block):
 @shared
 def forget_all(pool):
     """Take the identities of all blocks away, as a restart does; nobody may refer to any."""
+    if is_ranked(pool):
+        for i in range(pool.counts[CACHED]):
+            block = pool.heap[i]
+            pool.keys[block] = 0
+            pool.counts[FREE] -= 1
+            link(pool, block, pool.before[pool.references.shape[0]])
     pool.keys[:] = 0
     pool.twins[:] = NOBODY
     pool.slots[:] = NOBODY

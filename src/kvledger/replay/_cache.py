@@ -11,6 +11,7 @@ from typing import Any
 import numba
 
 from kvledger.pool.compiled import compiled, inlined
+from kvledger.pool.heap import place, rise, sink
 from kvledger.pool.prefix import mix
 
 Array = Any  # a numpy array; numba knows its type
@@ -178,43 +179,6 @@ def run_fifo(
             queue[at if at < ring else at - ring] = node
             present[node] = request
             size += 1
-
-
-@inlined
-def place(heap, where, at, node):
-    """Put a block at a place of the heap."""
-    heap[at] = node
-    where[node] = at
-
-
-@inlined
-def rise(heap, where, order, at):
-    """Move a block up the heap as long as it goes before its parent."""
-    node = heap[at]
-    while at > 0:
-        up = (at - 1) >> 1
-        if order[heap[up]] >= order[node]:
-            break
-        place(heap, where, at, heap[up])
-        at = up
-    place(heap, where, at, node)
-
-
-@inlined
-def sink(heap, where, order, size, at):
-    """Move a block down the heap as long as a child goes before it."""
-    node = heap[at]
-    while True:
-        down = 2 * at + 1
-        if down >= size:
-            break
-        if down + 1 < size and order[heap[down + 1]] > order[heap[down]]:
-            down += 1
-        if order[heap[down]] <= order[node]:
-            break
-        place(heap, where, at, heap[down])
-        at = down
-    place(heap, where, at, node)
 
 
 @compiled

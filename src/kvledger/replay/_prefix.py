@@ -14,6 +14,7 @@ import numpy as np
 
 from kvledger.pool import prefix
 from kvledger.pool.compiled import called, compiled, inlined
+from kvledger.replay._future import Future
 from kvledger.replay._layout import *
 from kvledger.replay._memory import blocks_of
 from kvledger.replay._queue import (
@@ -35,7 +36,10 @@ from kvledger.replay._step import compute, settle, unsettle
 BY_CHAIN, BY_STREAM, UNKNOWN = range(3)
 
 # Numbers of `Shared.counts`.
-H_HITS, H_QUERIES, H_AGAIN, H_MISS, H_LOGICAL = range(5)
+H_HITS, H_QUERIES, H_AGAIN, H_MISS, H_LOGICAL, H_CLAIRVOYANT, H_RANKED = range(7)
+
+# The rank of a block that nobody will look for; each is a little less than the one before.
+NEVER_RANK = 2**62
 
 
 class Shared(NamedTuple):
@@ -43,11 +47,12 @@ class Shared(NamedTuple):
 
     pool: prefix.BlockPool
     tables: Array  # (max_num_seqs + 1, blocks of the longest request) int32
-    counts: Array  # (5,) int64
+    counts: Array  # (7,) int64
     how: Array  # (2,) int64: how content is known, and the tokens an id covers
     offsets: Array  # (requests + 1,) int64, or (0,)
     ids: Array  # (total,) int64, or (0,)
     covered: Array  # (requests,) int32: leading tokens whose content is known, or (0,)
+    future: Future
 
 
 @inlined
@@ -107,12 +112,48 @@ def grow(st, sh, slot, computed, n):
 
 
 @inlined
-def give_up(st, sh, slot):
-    """Release the blocks of a request, the last first."""
+def foreseen_rank(st, sh, request, index):
+    """Return the rank of a block by when it is looked for next: the later, the greater."""
+    sh.counts[H_RANKED] += 1
+    future = sh.future
+    if index < future.offsets[request + 1] - future.offsets[request]:
+        use = future.after[future.offsets[request] + index]
+        while use >= 0 and future.users[use] < st.ints[I_HEAD]:  # who was admitted in the meantime
+            use = future.after[use]
+        if use >= 0:
+            return (numba.int64(future.users[use]) + 1) << 32 | index
+    return NEVER_RANK - sh.counts[H_RANKED]
+
+
+@inlined
+def rank_released(st, sh, slot, index, again):
+    """Rank a block that is about to be free; ``again``: its request will come back for it, before all others."""
+    block = sh.tables[slot, index]
+    if sh.pool.references[block] > 1 or sh.pool.keys[block] == 0:
+        return
+    if again:
+        sh.counts[H_RANKED] += 1
+        sh.pool.ranks[block] = -sh.counts[H_RANKED]
+        return
+    rank = foreseen_rank(st, sh, st.slots[slot, S_REQUEST], index)
+    first = prefix.find_block(sh.pool, sh.pool.keys[block])
+    if first == block:
+        sh.pool.ranks[block] = rank
+    else:  # the same is there already, where look-ups find it
+        sh.pool.ranks[block] = NEVER_RANK - sh.counts[H_RANKED]
+        if sh.pool.references[first] == 0:
+            prefix.rank(sh.pool, first, rank)
+
+
+@inlined
+def give_up(st, sh, slot, again):
+    """Release the blocks of a request, the last first; ``again``: it was preempted and will come back."""
     ints = st.ints
     row = st.slots[slot]
     block = ints[I_BLOCK]
     for index in range(blocks_of(row[S_COMPUTED], block) - 1, -1, -1):
+        if sh.counts[H_CLAIRVOYANT] == 1:
+            rank_released(st, sh, slot, index, again)
         if prefix.release(sh.pool, sh.tables[slot, index]):
             ints[I_USED] -= min(block, row[S_COMPUTED] - index * block)
     sh.counts[H_LOGICAL] -= row[S_COMPUTED]
@@ -130,7 +171,7 @@ def preempt(st, sh):
         ints[I_STEADY] -= 1
         unsettle(st, slot)
     ints[I_RECOMPUTED] += st.slots[slot, S_COMPUTED]
-    give_up(st, sh, slot)
+    give_up(st, sh, slot, True)
     put_in_front(st, slot)
     return slot
 
@@ -226,7 +267,7 @@ def admit_waiting(st, log, trace, sh, budget):
 @inlined
 def finish(st, log, trace, sh, slot):
     """End a request: release its blocks, note its latency, and give its slot back."""
-    give_up(st, sh, slot)
+    give_up(st, sh, slot, False)
     leave(st, log, trace, slot)
 
 
@@ -336,16 +377,29 @@ def run_prefix(st, log, trace, sh, most):
 
 
 def new_shared(
-    content: tuple[Array, Array, Array, Array], *, blocks: int, max_seqs: int, longest_blocks: int
+    content: tuple[Array, Array, Array, Array],
+    *,
+    blocks: int,
+    max_seqs: int,
+    longest_blocks: int,
+    ranked: bool = False,
+    future: Future | None = None,
 ) -> Shared:
-    """Return an empty pool over the content columns ``(how, offsets, ids, covered)``."""
+    """Return an empty pool over the content columns ``(how, offsets, ids, covered)``.
+
+    ``ranked``: cached blocks go first in, first out, or with a ``future`` those that are needed last.
+    """
     how, offsets, ids, covered = content
+    counts = np.zeros(7, np.int64)
+    counts[H_CLAIRVOYANT] = future is not None
     return Shared(
-        pool=prefix.new_pool(blocks),
+        pool=prefix.new_pool(blocks, ranked=ranked),
         tables=np.zeros((max_seqs + 1, longest_blocks), np.int32),
-        counts=np.zeros(5, np.int64),
+        counts=counts,
         how=how,
         offsets=offsets,
         ids=ids,
         covered=covered,
+        future=future
+        or Future(offsets=np.zeros(1, np.int64), after=np.zeros(0, np.int32), users=np.zeros(0, np.int32)),
     )

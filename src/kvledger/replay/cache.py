@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kvledger.errors import UsageError
+from kvledger.pool.policy import Eviction
 from kvledger.replay.identity import BY_CHAIN, UNKNOWN, find_known_content
 from kvledger.replay.workload import HashIds, Workload
 
@@ -17,17 +17,6 @@ __all__ = ["BlockStream", "CachePoint", "Eviction", "cut_blocks", "grain_of", "m
 
 WARM_UP_RATIO = 0.5
 _MOST_BLOCKS = 2**28
-
-
-class Eviction(StrEnum):
-    """Which block goes when a new one needs its place."""
-
-    LRU = "lru"
-    """The one used longest ago among those no cached block follows."""
-    FIFO = "fifo"
-    """The one that came first, even if others that follow it stay."""
-    BELADY = "belady"
-    """The one whose next use is furthest; nothing is kept that would be needed later still. A bound, not a policy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvledger.ledger import Account, PaperView
-from kvledger.pool.policy import Sampling
+from kvledger.pool.policy import Eviction, Sampling
 
 __all__ = ["Factors", "Latency", "Outcome", "Rejection", "SeriesRows", "Sharing", "Swap", "TimelinePoint"]
 
@@ -75,6 +75,8 @@ class PrefixHits:
     hit_tokens: int
     queried_tokens: int
     again_tokens: int
+    eviction: Eviction = Eviction.LRU
+    """Which cached block went first."""
 
     @property
     def hit_ratio(self) -> float:

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from kvledger.errors import CapacityError, UsageError
 from kvledger.pool.groups import BlockGroups
-from kvledger.pool.policy import Growth, Kind, Placement, Policy, Reservation
+from kvledger.pool.policy import Eviction, Growth, Kind, Placement, Policy, Reservation
+from kvledger.replay.future import find_future
 from kvledger.replay.identity import find_known_content
 from kvledger.replay.outcome import Outcome, PrefixHits, SeriesRows
 from kvledger.replay.samples import Split, check_sampling, shares_forks, split_samples
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from kvledger.replay._prefix import Shared
 
 __all__ = ["Machine", "assemble", "find_moments", "replay", "replay_plainly"]
+
+NEEDS_CACHE = "add --prefix-caching on"
 
 _STEPS_A_CALL = 2**18
 _STEPS_A_LOOK = 2**8
@@ -127,7 +130,7 @@ def _run(workload: Workload, policy: Policy, pool: Pool, settings: Settings, hoo
 
     split = _split(workload.check(), policy)
     state, size, shared = _drive(split.workload if split else workload, policy, pool, settings, hooks)
-    outcome = outcome_of(state, policy, size, prefix=_hits(shared) if policy.prefix_caching else None)
+    outcome = outcome_of(state, policy, size, prefix=_hits(shared, policy))
     if policy.swaps:
         outcome = replace(outcome, swap=swap_of(shared, policy, size))
     if split:
@@ -148,6 +151,7 @@ def _split(workload: Workload, policy: Policy) -> Split | None:
 def _assemble(workload: Workload, policy: Policy, pool: Pool, settings: Settings, hooks: _Hooks) -> Machine:
     from kvledger.replay import _loop, _static  # Numba is imported, and the kernels compiled, at first use only
 
+    _check_eviction(workload, policy)
     size = pool.divide(policy)
     forked = _fork(workload, policy, size, settings)
     state = _prepare(workload, policy, size, settings, hooks)
@@ -208,12 +212,31 @@ def _share(workload: Workload, policy: Policy, size: PoolSize, settings: Setting
     longest = min(settings.max_model_len, workload.longest_tokens) // block + 2
     _check_trackable("a prefix cache", size)
     how = np.array([known.how, known.grain_tokens], np.int64)
+    future = None
+    if policy.eviction is Eviction.BELADY:
+        future = find_future(workload, known, block_size=block, blocks=size.units, settings=settings)
     return new_shared(
         (how, known.offsets, known.ids, known.covered),
         blocks=size.units,
         max_seqs=settings.max_num_seqs,
         longest_blocks=longest,
+        ranked=policy.eviction is not Eviction.LRU,
+        future=future,
     )
+
+
+def _check_eviction(workload: Workload, policy: Policy) -> None:
+    """Refuse an eviction where nothing is cached, or where only the engine's own is replayed."""
+    if policy.eviction is Eviction.LRU or policy.kind is not Kind.PAGED:
+        return
+    if not policy.prefix_caching:
+        raise UsageError(
+            f"eviction `{policy.eviction}` chooses among cached blocks, and `{policy.name}` caches none",
+            hint=NEEDS_CACHE,
+        )
+    if policy.groups is not None or _is_forked(workload, policy):
+        what = "groups of layers" if policy.groups is not None else "samples that fork or blocks that swap"
+        raise UsageError(f"`{policy.name}` has {what}, which are replayed with eviction `lru` only")
 
 
 def _check_trackable(what: str, size: PoolSize) -> None:
@@ -240,13 +263,13 @@ def _group(workload: Workload, policy: Policy, size: PoolSize, settings: Setting
     return new_grouped(workload, groups, blocks=size.units, settings=settings, caching=policy.prefix_caching)
 
 
-def _hits(shared: Shared | Grouped | Forked | None) -> PrefixHits | None:
-    if shared is None:
+def _hits(shared: Shared | Grouped | Forked | None, policy: Policy) -> PrefixHits | None:
+    if shared is None or not policy.prefix_caching:
         return None
     from kvledger.replay._prefix import H_AGAIN, H_HITS, H_QUERIES
 
     hit, queried, again = (int(shared.counts[i]) for i in (H_HITS, H_QUERIES, H_AGAIN))
-    return PrefixHits(hit_tokens=hit, queried_tokens=queried, again_tokens=again)
+    return PrefixHits(hit_tokens=hit, queried_tokens=queried, again_tokens=again, eviction=policy.eviction)
 
 
 def _is_forked(workload: Workload, policy: Policy) -> bool:

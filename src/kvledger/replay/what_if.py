@@ -32,6 +32,7 @@ class Setting(StrEnum):
     MAX_NUM_SEQS = "max-num-seqs"
     MAX_NUM_BATCHED_TOKENS = "max-num-batched-tokens"
     PREFIX_CACHING = "prefix-caching"
+    EVICTION = "eviction"
     PREEMPTION = "preemption"
 
 

@@ -164,7 +164,7 @@ def result_of(outcome: Outcome) -> dict[str, Cell]:
     row |= {f"paper_{name}_ratio": value for name, value in asdict(outcome.paper_ratio).items()}
     row |= asdict(outcome.factors)
     if outcome.prefix is not None:
-        row |= {f"prefix_{name}": value for name, value in asdict(outcome.prefix).items()}
+        row |= {f"prefix_{name}": value for name, value in asdict(outcome.prefix).items() if name != "eviction"}
         row["prefix_hit_ratio"] = outcome.prefix.hit_ratio
     for what in _MOMENTS:
         row |= _latency(what, getattr(outcome, what))

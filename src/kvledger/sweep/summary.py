@@ -18,7 +18,10 @@ FIGURES = (
 )  # fmt: skip
 """The columns that a summary looks at."""
 
-DEMAND = ("trace", "columns", "content", "rate", "seed", "session-starts", "model", "bytes-per-token", "layers")
+DEMAND = (
+    "trace", "columns", "content", "rate", "seed", "session-starts", "samples", "beams", "beam-turnover",
+    "model", "bytes-per-token", "layers",
+)  # fmt: skip
 """Settings that say what is served, and not how: only rows that agree in them can be compared."""
 
 BEST = {
