@@ -54,13 +54,12 @@ def _accounts(names: VllmNames) -> Iterator[Rule]:
     block, blocks = "kvledger:block_tokens", "kvledger:pool_blocks"
     idle = f"({blocks} - 1 - kvledger:held_blocks)"
     prompts, queries = names.find("prompt_tokens_total"), names.find("prefix_cache_queries_total")
-    ahead = f"(clamp_min({queries} - {prompts}, 0) or 0 * {prompts})"
-    computed = f"{prompts} + {names.find('generation_tokens_total')} + {ahead}"
+    computed = f"{prompts} + {names.find('generation_tokens_total')} + clamp_min({queries} - {prompts}, 0)"
     yield Rule(
         record="kvledger:free_low_tokens",
-        meaning="Least slots that never held a token: more than those cannot be kept for reuse",
+        meaning="Least slots that never held a token: no more blocks can be kept for reuse than were ever filled",
         expr=f"clamp_min({block} * ({idle} and {names.says('enable_prefix_caching', 'False')}), 0)\n"
-        f"or clamp_min({block} * ({idle} - floor(({computed}) / {block})), 0)",
+        f"or clamp_min({block} * ({idle} - floor(({computed}) / {block})), 0)\nor 0 * {idle}",
     )
     yield Rule(
         record="kvledger:available_tokens",
