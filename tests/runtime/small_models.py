@@ -13,7 +13,7 @@ transformers = pytest.importorskip("transformers")
 torch.set_num_threads(1)
 
 VOCABULARY = 97
-_SIZES = {
+SIZES = {
     "vocab_size": VOCABULARY,
     "hidden_size": 32,
     "intermediate_size": 64,
@@ -21,26 +21,26 @@ _SIZES = {
     "num_attention_heads": 4,
     "max_position_embeddings": 256,
 }
-_GROUPED = {**_SIZES, "num_key_value_heads": 2}
+GROUPED = {**SIZES, "num_key_value_heads": 2}
 
 
 def _config(family):
     match family:
         case "llama":
-            return transformers.LlamaConfig(**_GROUPED)
+            return transformers.LlamaConfig(**GROUPED)
         case "qwen3":
-            return transformers.Qwen3Config(**_GROUPED, head_dim=8)
+            return transformers.Qwen3Config(**GROUPED, head_dim=8)
         case "mistral":
-            return transformers.MistralConfig(**_GROUPED, sliding_window=8)
+            return transformers.MistralConfig(**GROUPED, sliding_window=8)
         case "gpt2":
             return transformers.GPT2Config(
                 vocab_size=VOCABULARY, n_embd=32, n_layer=2, n_head=4, n_positions=256, bos_token_id=0, eos_token_id=1
             )
         case "phi":
-            return transformers.PhiConfig(**_SIZES)
+            return transformers.PhiConfig(**SIZES)
         case "gemma3":
             return transformers.Gemma3TextConfig(
-                **{**_GROUPED, "num_hidden_layers": 7}, head_dim=8, sliding_window=8, sliding_window_pattern=3
+                **{**GROUPED, "num_hidden_layers": 7}, head_dim=8, sliding_window=8, sliding_window_pattern=3
             )
     raise ValueError(family)
 

@@ -66,18 +66,20 @@ def _make_kernel(load: Any) -> Any:
 
     @_compiled
     def attend(
-        query: Array, keys: Array, values: Array, tables: Array, slots: Array, lengths: Array, spans: Array, scale: Any,
-        scores: Array, out: Array, first: int, last: int,
+        query: Array, keys: Array, values: Array, tables: Array, slots: Array, lengths: Array, spans: Array,
+        manner: Array, sinks: Array, scores: Array, out: Array, first: int, last: int,
     ) -> None:  # fmt: skip
         """Compute the items from ``first`` to ``last``.
 
         ``query``: (rows, heads, size) float32. ``keys`` and ``values``: (blocks * block_size, kv_heads, size).
         ``tables``: (slots, blocks of the longest) int32. ``slots`` and ``lengths``: (rows,) int64. ``spans``: block
-        size and window (0: none). ``scores``: (heads a kv head, longest) float32, scratch. ``out`` is like ``query``.
+        size and window (0: none). ``manner``: scale and softcap (0: none), float32. ``sinks``: (heads,) or (0,)
+        float32. ``scores``: (heads a kv head, longest) float32, scratch. ``out`` is like ``query``.
         """
         kv_heads, size = keys.shape[1], keys.shape[2]
         heads = query.shape[1] // kv_heads
         block, window = spans[0], spans[1]
+        scale, softcap = manner[0], manner[1]
         for item in range(first, last):
             row, head = item // kv_heads, item % kv_heads
             end = lengths[row]
@@ -93,10 +95,17 @@ def _make_kernel(load: Any) -> Any:
                     scores[h, position - begin] = total * scale
             for h in range(heads):
                 line = scores[h]
+                if softcap > 0:
+                    for i in range(end - begin):
+                        line[i] = softcap * math.tanh(line[i] / softcap)
                 most = line[0]
                 for i in range(1, end - begin):
                     most = max(most, line[i])
                 total = np.float32(0.0)
+                if sinks.shape[0] > 0:
+                    sink = sinks[head * heads + h]
+                    most = max(most, sink)
+                    total = _exp(sink - most)
                 for i in range(end - begin):
                     weight = _exp(line[i] - most)
                     line[i] = weight

@@ -7,14 +7,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from kvledger.errors import CapacityError, UsageError
-from kvledger.runtime.attention import attach
+from kvledger.runtime.attention import attach, load_transformers
 from kvledger.runtime.backends import choose_backend
 from kvledger.runtime.layout import Layout, arrange_layers
 from kvledger.runtime.options import Options
 from kvledger.runtime.pages import Pages
-from kvledger.runtime.probe import find_layers
+from kvledger.runtime.probe import check_config, find_layers
 from kvledger.runtime.runner import Runner, find_longest
 from kvledger.runtime.scheduler import Scheduler
+from kvledger.runtime.verify import compute_plainly, draw_sequences, verify
 
 __all__ = ["Parts", "assemble"]
 
@@ -41,10 +42,14 @@ def assemble(model: Any, memory_bytes: int, *, block_size: int, options: Options
     """
     if not 1 <= block_size <= 2**20:
         raise UsageError(f"block_size is {block_size}, not from 1 to {2**20} tokens")
+    load_transformers()
+    check_config(model, max_model_len=options.max_model_len)
+    sequences = draw_sequences(model)
+    expected = compute_plainly(model, sequences)
     detach = attach(model)
     try:
-        layers = find_layers(model, max_model_len=options.max_model_len)
-        layout = arrange_layers(layers, block_size=block_size)
+        layout = arrange_layers(find_layers(model), block_size=block_size)
+        verify(model, layout, options, sequences, expected)
         return _assemble(model, layout, memory_bytes, options, detach)
     except BaseException:
         detach()
@@ -64,5 +69,5 @@ def _assemble(model: Any, layout: Layout, memory_bytes: int, options: Options, d
     pages = Pages(layout, blocks=blocks, device=model.device, swap_bytes=options.swap_bytes)
     scheduler = Scheduler(groups, options, blocks=blocks, max_model_len=longest, store=pages)
     backend = choose_backend(options.attention, layout, pages, scheduler.tables)
-    runner = Runner(model, layout, scheduler.tables, backend)
+    runner = Runner(model, layout, scheduler.tables, backend, linear=options.linear)
     return Parts(layout=layout, pages=pages, scheduler=scheduler, runner=runner, detach=detach)

@@ -7,17 +7,23 @@ layer. Without one, as in the model's own ``generate``, it is plain PyTorch atte
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from threading import Lock
 from typing import TYPE_CHECKING, Any, Protocol
+from weakref import WeakKeyDictionary
 
 from kvledger.errors import MissingExtra, ModelError
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["NAME", "Attending", "attach", "call_model", "load_transformers", "register"]
+__all__ = ["NAME", "Attending", "Manner", "attach", "call_model", "load_transformers", "register"]
 
 NAME = "kvledger"
 _BATCH = "kvledger_batch"
+_ATTACHING = Lock()
+_ATTACHED: WeakKeyDictionary[Any, tuple[str, int]] = WeakKeyDictionary()
+"""The attention a model had before, and the engines that serve it. Transformers keeps it once a model, too."""
 # What layers and callers pass that changes nothing about attention, beside what is read below.
 _HARMLESS = frozenset(
     {
@@ -32,16 +38,29 @@ _HARMLESS = frozenset(
 )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manner:
+    """How a layer wants its scores: times ``scale``, within a window, bent by ``softcap``, beside ``sinks``.
+
+    ``softcap``: scores become ``softcap * tanh(score / softcap)``; 0 for none. ``sinks``: (heads,), scores that take
+    their share of the softmax and give nothing; None for none.
+    """
+
+    scale: float
+    window_tokens: int | None = None
+    softcap: float = 0.0
+    sinks: torch.Tensor | None = None
+
+
 class Attending(Protocol):
     """What computes attention for the tokens of a packed sequence."""
 
     def attend(
-        self, module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, settings: dict[str, Any]
+        self, module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, manner: Manner
     ) -> torch.Tensor:
         """Store keys and values (mutates), and return the answer: (1, tokens, heads, head_size).
 
-        ``query``, ``key`` and ``value`` are (1, heads, tokens, head_size). ``settings`` has ``scale`` (float) and
-        ``window`` (int or None).
+        ``query``, ``key`` and ``value`` are (1, heads, tokens, head_size).
         """
 
 
@@ -72,15 +91,28 @@ def register() -> None:
 def attach(model: Any) -> Callable[[], None]:
     """Let a model attend over block tables when it is given a batch; return what gives it its own attention back.
 
+    Several engines may serve one model: it has its own attention again when the last of them let go.
+
     Raises:
         ModelError: The model does not go through Transformers' attention interface.
     """
     register()
-    before = model.config._attn_implementation
-    model.set_attn_implementation(NAME)
-    if model.config._attn_implementation != NAME:
-        raise ModelError(f"`{type(model).__name__}` does not go through Transformers' attention interface")
-    return lambda: model.set_attn_implementation(before)
+    with _ATTACHING:
+        before, count = _ATTACHED.get(model, (model.config._attn_implementation, 0))
+        model.set_attn_implementation(NAME)
+        if model.config._attn_implementation != NAME:
+            raise ModelError(f"`{type(model).__name__}` does not go through Transformers' attention interface")
+        _ATTACHED[model] = before, count + 1
+
+    def detach() -> None:
+        with _ATTACHING:
+            before, count = _ATTACHED.pop(model)
+            if count == 1:
+                model.set_attn_implementation(before)
+            else:
+                _ATTACHED[model] = before, count - 1
+
+    return detach
 
 
 def call_model(
@@ -122,12 +154,18 @@ def _attend(
             module, query, key, value, attention_mask, scaling=scaling, **others
         )
         return answer
-    window = others.pop("sliding_window", None)
+    manner = Manner(
+        scale=query.shape[-1] ** -0.5 if scaling is None else float(scaling),
+        window_tokens=others.pop("sliding_window", None),
+        softcap=others.pop("softcap", None) or 0.0,
+        sinks=others.pop("s_aux", None),
+    )
+    if others.pop("is_causal", None) is False or getattr(module, "is_causal", True) is False:
+        raise ModelError(f"`{type(module).__name__}` attends to tokens that come later, which no cache can hold")
     unknown = sorted(k for k, v in others.items() if v is not None and k not in _HARMLESS)
     if unknown:
         raise ModelError(
             f"`{type(module).__name__}` asks its attention for `{unknown[0]}`, which is not known to attention over "
             "block tables"
         )
-    scale = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
-    return batch.attend(module, query, key, value, {"scale": scale, "window": window}), None
+    return batch.attend(module, query, key, value, manner), None

@@ -21,6 +21,7 @@ from kvledger.runtime.tables import BlockTables
 if TYPE_CHECKING:
     import torch
 
+    from kvledger.runtime.attention import Manner
     from kvledger.runtime.backends import Backend
 
 __all__ = ["Batch", "Chunk", "Decodes", "pack"]
@@ -72,17 +73,17 @@ class Batch:
     attended: int = 0
 
     def attend(
-        self, module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, settings: dict[str, Any]
+        self, module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, manner: Manner
     ) -> torch.Tensor:
         """Store the keys and values of a layer, and return its answer: (1, rows, heads, head_size)."""
         layer = self.layout.layers.get(module.layer_idx)
-        if layer is None or layer.window_tokens != settings["window"]:
+        if layer is None or layer.window_tokens != manner.window_tokens:
             raise ModelError(
                 f"layer {module.layer_idx} attends otherwise than when the engine was made: it was "
-                f"{layer} and now has the window {settings['window']}"
+                f"{layer} and now has the window {manner.window_tokens}"
             )
         self.attended += 1
-        return self.backend.attend(self, layer, query, key, value, settings["scale"])
+        return self.backend.attend(self, layer, query, key, value, manner)
 
     def check_attended(self) -> None:
         """Make sure that every layer went through its blocks.

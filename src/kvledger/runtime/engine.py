@@ -60,6 +60,7 @@ class Engine:
         self._detach = parts.detach
         self._requests: dict[RequestId, Request] = {}
         self._next = 0
+        self._is_closed = False
 
     @property
     def max_model_len(self) -> int:
@@ -186,9 +187,13 @@ class Engine:
         return [result or self._take(number) for result, number in zip(results, asked, strict=True)]
 
     def close(self) -> None:
-        """Give the model its own attention back, and let go of the memory (mutates)."""
+        """Give the model its own attention back (mutates); what still runs is cancelled. Closing again does nothing."""
+        if self._is_closed:
+            return
+        self._is_closed = True
         for request in list(self._requests):
             self.cancel(request)
+        self.runner.close()
         self._detach()
 
     def _take(self, number: RequestId | None) -> Result:

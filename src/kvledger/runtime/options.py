@@ -8,7 +8,7 @@ from enum import StrEnum
 
 from kvledger.errors import UsageError
 
-__all__ = ["Attention", "Generation", "Options", "Preemption", "Reservation"]
+__all__ = ["Attention", "Generation", "Linear", "Options", "Preemption", "Reservation"]
 
 _MOST_TOKENS = 2**31 - 1
 _MOST_SAMPLES = 4096
@@ -51,6 +51,17 @@ class Attention(StrEnum):
     """The paged kernels of FlashInfer (CUDA)."""
 
 
+class Linear(StrEnum):
+    """What multiplies matrices of float32 on a CPU."""
+
+    AUTO = "auto"
+    """oneDNN on processors by AMD, where PyTorch's MKL is half as fast; PyTorch's choice elsewhere."""
+    TORCH = "torch"
+    """PyTorch's choice."""
+    ONEDNN = "onednn"
+    """oneDNN, which is in PyTorch's wheels."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
     """The limits of the scheduler (vLLM's names), and what the cache does.
@@ -69,6 +80,7 @@ class Options:
     preemption: Preemption = Preemption.RECOMPUTE
     swap_bytes: int = 0
     attention: Attention = Attention.AUTO
+    linear: Linear = Linear.AUTO
 
     def __post_init__(self) -> None:
         """Refuse what no engine can run with."""

@@ -10,9 +10,13 @@ from kvledger.runtime.layout import Layer, Shape
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Probe", "find_layers", "find_token_bytes"]
+    from kvledger.runtime.attention import Manner
+
+__all__ = ["Probe", "check_config", "find_layers", "find_token_bytes"]
 
 _PLAIN_DTYPES = ("float32", "bfloat16", "float16")
+_PAGED_KINDS = ("full_attention", "sliding_attention")
+_HINT = "full and sliding-window attention is paged here; `kvledger size` prices other layers too"
 _ROPES_OF_THE_LONGEST = ("dynamic", "longrope")
 
 
@@ -23,7 +27,7 @@ class Probe:
         self.layers: list[Layer] = []
 
     def attend(
-        self, module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, settings: dict[str, Any]
+        self, module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, manner: Manner
     ) -> torch.Tensor:
         """Note a layer; return zeros in the shape of its answer."""
         import torch
@@ -42,18 +46,21 @@ class Probe:
         dtype = str(key.dtype).removeprefix("torch.")
         if dtype not in _PLAIN_DTYPES:
             raise ModelError(f"layer {index} computes in {dtype}, not in {', '.join(_PLAIN_DTYPES)}")
+        kinds = getattr(module.config, "layer_types", None) or ()
+        if index < len(kinds) and (kinds[index] == "sliding_attention") != (manner.window_tokens is not None):
+            raise ModelError(f"layer {index} is `{kinds[index]}`, but asks for the window {manner.window_tokens}")
         self.layers.append(
             Layer(
                 index=index,
                 shape=Shape(kv_heads=key.shape[1], head_size=key.shape[3], dtype=dtype, dtype_bytes=key.element_size()),
                 query_heads=query.shape[1],
-                window_tokens=settings["window"],
+                window_tokens=manner.window_tokens,
             )
         )
         return torch.zeros(query.shape[0], query.shape[2], query.shape[1], value.shape[3], dtype=value.dtype)
 
 
-def find_layers(model: Any, *, max_model_len: int | None) -> list[Layer]:
+def find_layers(model: Any) -> list[Layer]:
     """Return the attention layers of a Transformers model, found by sending one token through it.
 
     Raises:
@@ -63,11 +70,10 @@ def find_layers(model: Any, *, max_model_len: int | None) -> list[Layer]:
 
     from kvledger.runtime.attention import call_model
 
-    _check_rope(model, max_model_len)
     probe = Probe()
     token = torch.zeros((1, 1), dtype=torch.long, device=model.device)
     with torch.inference_mode():
-        call_model(model, probe, token, torch.zeros_like(token), torch.zeros(1, dtype=torch.long))
+        call_model(model, probe, token, torch.zeros_like(token), torch.zeros(1, dtype=torch.long, device=model.device))
     expected = getattr(model.config.get_text_config(), "num_hidden_layers", None)
     found = {layer.index for layer in probe.layers}
     if expected is not None and found != set(range(expected)):
@@ -75,7 +81,7 @@ def find_layers(model: Any, *, max_model_len: int | None) -> list[Layer]:
         raise ModelError(
             f"{len(missing)} of the {expected} layers of `{type(model).__name__}` (from layer {missing[0]} on) do not "
             "attend through Transformers' attention interface: they keep a state, or share what others keep",
-            hint="such layers are not paged here; `kvledger size` still prices them",
+            hint=_HINT,
         )
     return sorted(probe.layers, key=lambda layer: layer.index)
 
@@ -88,16 +94,39 @@ def find_token_bytes(model: Any, *, max_model_len: int | None) -> int:
     """
     from kvledger.runtime.attention import attach
 
+    check_config(model, max_model_len=max_model_len)
     detach = attach(model)
     try:
-        return sum(layer.shape.token_bytes for layer in find_layers(model, max_model_len=max_model_len))
+        return sum(layer.shape.token_bytes for layer in find_layers(model))
     finally:
         detach()
 
 
-def _check_rope(model: Any, max_model_len: int | None) -> None:
-    """Refuse rotary embeddings that turn every sequence of a batch by the length of its longest."""
+def check_config(model: Any, *, max_model_len: int | None) -> None:
+    """Refuse what a configuration says of layers that attention cannot see.
+
+    Raises:
+        ModelError: A layer keeps something else than tokens or a window of them, or sequences change each other.
+    """
     config = model.config.get_text_config()
+    name = type(model).__name__
+    if getattr(model.config, "is_encoder_decoder", False):
+        raise ModelError(f"`{name}` has an encoder, whose keys and values are not paged here", hint=_HINT)
+    kinds = getattr(config, "layer_types", None) or ()
+    strange = [(i, kind) for i, kind in enumerate(kinds) if kind not in _PAGED_KINDS]
+    if strange:
+        raise ModelError(
+            f"{len(strange)} of the {len(kinds)} layers of `{name}`, from layer {strange[0][0]} on, are "
+            f"`{strange[0][1]}`, which is not paged here",
+            hint=_HINT,
+        )
+    if getattr(config, "num_kv_shared_layers", 0):
+        raise ModelError(f"`{name}` has layers that read the keys and values of others, which is not paged here")
+    _check_rope(config, max_model_len)
+
+
+def _check_rope(config: Any, max_model_len: int | None) -> None:
+    """Refuse rotary embeddings that turn every sequence of a batch by the length of its longest."""
     rope = getattr(config, "rope_parameters", None) or {}
     kinds = {rope.get("rope_type"), *(r.get("rope_type") for r in rope.values() if isinstance(r, dict))}
     changing = kinds & set(_ROPES_OF_THE_LONGEST)

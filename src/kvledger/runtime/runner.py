@@ -10,7 +10,8 @@ from kvledger.runtime.attention import call_model
 from kvledger.runtime.backends import Backend
 from kvledger.runtime.batch import pack
 from kvledger.runtime.layout import Layout
-from kvledger.runtime.options import Generation, Options
+from kvledger.runtime.linear import choose_linear
+from kvledger.runtime.options import Generation, Linear, Options
 from kvledger.runtime.scheduler import Schedule
 from kvledger.runtime.tables import BlockTables
 
@@ -23,13 +24,16 @@ __all__ = ["Runner", "find_longest"]
 class Runner:
     """A model with the tables and the memory its attention reads."""
 
-    def __init__(self, model: Any, layout: Layout, tables: BlockTables, backend: Backend) -> None:
+    def __init__(
+        self, model: Any, layout: Layout, tables: BlockTables, backend: Backend, *, linear: Linear = Linear.AUTO
+    ) -> None:
         if model.training:
             raise UsageError("the model is in training mode, where dropout is drawn", hint="call model.eval() first")
         self.model = model
         self.layout = layout
         self.tables = tables
         self.backend = backend
+        self._linear = choose_linear(linear, model)
         self.vocabulary = int(model.get_input_embeddings().num_embeddings)
         ends = getattr(model.generation_config, "eos_token_id", None)
         if ends is None:
@@ -40,7 +44,7 @@ class Runner:
         """Compute a step (mutates the blocks); return logits (rows, vocabulary), and the sequences they belong to."""
         import torch
 
-        with torch.inference_mode():
+        with torch.inference_mode(), self._linear:
             batch = pack(schedule, self.tables, self.layout, self.backend, self.model.device)
             logits = call_model(self.model, batch, batch.tokens, batch.positions, batch.kept)
         batch.check_attended()
@@ -54,6 +58,10 @@ class Runner:
             return [], []
         most, tokens = logits.max(-1)
         return tokens.tolist(), torch.isfinite(most).tolist()
+
+    def close(self) -> None:
+        """Let go of threads (mutates)."""
+        self.backend.close()
 
     def stop_ids(self, generation: Generation) -> frozenset[int]:
         """Return the tokens that end an answer."""

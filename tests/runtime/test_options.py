@@ -1,0 +1,42 @@
+"""Settings that cannot be used are refused with what they may be."""
+
+import pytest
+
+from kvledger.errors import UsageError
+from kvledger.runtime import Generation, Options, Preemption
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"max_model_len": 1}, "max_model_len is 1, not from 2"),
+        ({"max_num_seqs": 0}, "max_num_seqs is 0, not from 1"),
+        ({"max_num_batched_tokens": 0}, "max_num_batched_tokens is 0, not from 1"),
+        ({"watermark_ratio": 1.0}, "watermark_ratio is 1.0, not from 0 to below 1"),
+        ({"swap_bytes": 5}, "swap_bytes is 5 and preemption is `recompute`"),
+        ({"preemption": Preemption.SWAP}, "swap_bytes is 0 and preemption is `swap`"),
+        ({"swap_bytes": -1, "preemption": Preemption.SWAP}, "swap_bytes is -1"),
+    ],
+)
+def test_options_out_of_range_are_refused(settings, message):
+    with pytest.raises(UsageError, match=message):
+        Options(**settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"max_tokens": 0}, "max_tokens is 0, not from 1"),
+        ({"temperature": -0.1}, "temperature is -0.1"),
+        ({"temperature": float("nan")}, "temperature is nan"),
+        ({"top_p": 0}, "top_p is 0, not above 0"),
+        ({"top_k": -1}, "top_k is -1"),
+        ({"samples": 0}, "samples is 0, not from 1"),
+        ({"seed": -1}, "seed is -1"),
+        ({"stop": ("",)}, "the 1 stop strings"),
+        ({"stop": tuple("abc" * 30)}, "the 90 stop strings"),
+    ],
+)
+def test_what_cannot_be_sampled_is_refused(settings, message):
+    with pytest.raises(UsageError, match=message):
+        Generation(**settings)
