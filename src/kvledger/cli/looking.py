@@ -10,7 +10,7 @@ from kvledger.findings.evidence import LogCase, MeasureCase, PoolsCase, SizeCase
 from kvledger.findings.search import find_in_log, find_in_measure, find_in_pools, find_in_size
 
 if TYPE_CHECKING:
-    from kvledger.engines.facts import EngineLog
+    from kvledger.engines.facts import EngineLog, EngineSnapshot
     from kvledger.engines.vllm.metrics import VllmEngine
     from kvledger.findings.finding import FindingsReport
     from kvledger.measure.log_check import LogCheck
@@ -51,17 +51,24 @@ def look_at_log(log: EngineLog, checks: Sequence[LogCheck]) -> FindingsReport:
     )
 
 
-def look_at_pools(found: Sequence[tuple[str, PoolSummary]]) -> FindingsReport:
-    """Look at the pools of engines that tell them themselves, those of one engine (or rank) together."""
+def look_at_pools(found: Sequence[tuple[str, PoolSummary, EngineSnapshot]]) -> FindingsReport:
+    """Look at the pools of engines that tell them themselves, those of one engine (or rank) together.
+
+    Each comes with its server's name and its last snapshot.
+    """
     groups: dict[tuple[str, str, int, str], list[PoolSummary]] = {}
-    for name, pool in found:
-        groups.setdefault((name, str(pool.key.engine), pool.key.index, pool.key.rank), []).append(pool)
+    last: dict[tuple[str, str, int, str], EngineSnapshot] = {}
+    for name, pool, snapshot in found:
+        key = (name, str(pool.key.engine), pool.key.index, pool.key.rank)
+        groups.setdefault(key, []).append(pool)
+        last[key] = snapshot
     several = len(groups) > 1
     return find_in_pools(
         [
             PoolsCase(
                 subject=" ".join(filter(None, (f"{key[0]},", key[1], key[3]))) if several else pools[0].model or key[1],
                 pools=tuple(pools),
+                snapshot=last[key],
             )
             for key, pools in groups.items()
         ]

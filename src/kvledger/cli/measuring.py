@@ -8,13 +8,14 @@ from typing import Any
 from kvledger.cli.completing import Completer, read_background, read_facts
 from kvledger.cli.looking import look_at_engines, look_at_pools
 from kvledger.cli.measure_options import parse_duration
+from kvledger.engines.facts import EngineSnapshot
 from kvledger.engines.vllm.metrics import VllmEngine
 from kvledger.errors import SourceError, UsageError
 from kvledger.findings.finding import FindingsReport
 from kvledger.measure.balance import Scheduling
 from kvledger.measure.meter import WINDOW_SAMPLES, Meter, Reading
 from kvledger.measure.pool_meter import PoolMeter, PoolMoment
-from kvledger.measure.pool_summary import summarise_pool
+from kvledger.measure.pool_summary import PoolSummary, summarise_pool
 from kvledger.measure.recording import RecordedSample
 from kvledger.measure.selection import Selection
 from kvledger.measure.summary import summarise
@@ -99,12 +100,17 @@ class Session:
         for number, source in zip(sorted({*self._meters, *self._pool_meters}), sources, strict=True):
             meter = self._meters.get(number)
             engines += [(source.name, one, _last_scrape(meter, one.engine_index)) for one in source.engines]
-            pools += [(source.name, one) for one in source.pools]
+            pools += [(source.name, one, self._last_snapshot(number, one)) for one in source.pools]
         return FindingsReport.ranked([*look_at_engines(engines).findings, *look_at_pools(pools).findings])
 
     def _explain_nothing(self) -> str:
         chosen = (self._selection.source, self._selection.engine) != (None, None) and self._selection.sources
         return self._selection.explain() if chosen else "the source holds no sample"
+
+    def _last_snapshot(self, number: int, pool: PoolSummary) -> EngineSnapshot:
+        """Return the last snapshot of a pool's engine, with what is not kept of every sample."""
+        spans = self._pool_meters[number].spans(pool.key)
+        return spans[-1][1] if spans else pool.last.snapshot
 
     def _source(self, number: int) -> SourceReport:
         meter, pools = self._meters.get(number), self._pool_meters.get(number)

@@ -128,11 +128,8 @@ class PoolsCase:
 
     subject: str
     pools: tuple[PoolSummary, ...]
-
-    @property
-    def snapshot(self) -> EngineSnapshot:
-        """What the engine said last."""
-        return self.pools[0].last.snapshot
+    snapshot: EngineSnapshot
+    """What the engine said last, histograms included."""
 
     @property
     def sheets(self) -> tuple[Sheet, ...]:
@@ -211,6 +208,12 @@ class SizeCase:
         """The length of a request that was asked for, else 800 or what is allowed."""
         longest = self.plan.deployment.max_model_len or _TYPICAL_TOKENS
         return min(self.outcome.question.length_tokens or _TYPICAL_TOKENS, longest)
+
+    @property
+    def length_words(self) -> str:
+        """The length in words, with the remark that it is assumed where it is."""
+        assumed = "" if self.outcome.question.length_tokens is not None else " (assumed; give --length)"
+        return f"{self.length_tokens:,} tokens{assumed}"
 
     def replan(self, *, options: Mapping[str, str] | None = None, **changes: Any) -> Plan | None:
         """Plan again with other settings and the same bytes; None where the engine refuses them."""

@@ -19,6 +19,8 @@ MOST_SHOWN = 6
 TITLE = "What would give memory back"
 _NOTE = "what gives back most first; `kvledger explain CODE` says more of each"
 _NONE = "-"
+_AS_GOOD_AS = 1.01
+"""An interval that is no wider is shown by its least."""
 
 
 def findings_sections(report: FindingsReport | None) -> Iterator[RenderableType]:
@@ -45,7 +47,7 @@ def findings_sections(report: FindingsReport | None) -> Iterator[RenderableType]
 def format_figure(figure: Figure) -> str:
     """Write the number of a finding in its unit."""
     low, high = _write(figure.low, figure.unit), _write(figure.high, figure.unit)
-    return low if low == high else f"{low} to {high}"
+    return low if low == high or figure.high <= _AS_GOOD_AS * figure.low else f"{low} to {high}"
 
 
 def _group(findings: Sequence[Finding]) -> list[list[Finding]]:
@@ -75,7 +77,7 @@ def _remedy_words(remedy: Remedy) -> str:
 
 
 def _given(finding: Finding) -> str:
-    return _NONE if finding.best is None else _write(finding.returned, finding.size.unit)
+    return _NONE if finding.best is None else format_figure(finding.best.returned)
 
 
 def _back(figure: Figure) -> str:

@@ -18,6 +18,7 @@ from kvledger.model import (
     StateCache,
 )
 from kvledger.model.by_hand import read_layers
+from kvledger.model.catalogue import find_model
 from kvledger.model.states import StateDtypes, kimi_delta_attention, mamba2
 from kvledger.units import GIB
 
@@ -386,3 +387,16 @@ def test_layers_that_share_a_selection_have_no_index_keys_from_0_5_18():
 
 def test_states_are_caches():
     assert isinstance(bailing().layers[-1].cache, StateCache)
+
+
+def test_states_may_get_more_memory_than_tokens():
+    """The ratio is states over tokens: 3 gives them three quarters of the budget, 0.9 nine nineteenths."""
+    states = find_model("qwen3.5-9b")
+
+    def slots(ratio):
+        return plan(states, version="0.5.23", mamba_full_memory_ratio=ratio).pool("mamba").units
+
+    assert slots("3") == pytest.approx(slots("0.9") * (3 / 4) / (9 / 19), rel=0.02)
+    for refused in ("0", "1001", "nan"):
+        with pytest.raises(UsageError, match="mamba_full_memory_ratio"):
+            slots(refused)

@@ -48,6 +48,17 @@ class Settings:
     """``SGLANG_SWA_EVICTION_INTERVAL``."""
 
 
+_MOST_TIMES = 1000
+
+
+def _states_over_tokens(text: str) -> float:
+    """Read the memory of states over that of tokens: no share, so it may be above 1."""
+    value = float(text)
+    if not 0 < value <= _MOST_TIMES:
+        raise ValueError(f"must be above 0 and at most {_MOST_TIMES}")
+    return value
+
+
 _READERS: dict[str, Reader] = {
     "mem_fraction_static": ratio,
     "max_total_tokens": integer,
@@ -58,7 +69,7 @@ _READERS: dict[str, Reader] = {
     "swa_full_tokens_ratio": ratio,
     "disable_hybrid_swa_memory": boolean,
     "hybrid_swa": boolean,
-    "mamba_full_memory_ratio": ratio,
+    "mamba_full_memory_ratio": _states_over_tokens,
     "max_mamba_cache_size": integer,
     "mamba_extra_buffer": boolean,
     "disable_radix_cache": boolean,

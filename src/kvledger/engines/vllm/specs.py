@@ -75,7 +75,8 @@ def merge_specs(specs: Sequence[LayerSpec]) -> LayerSpec | None:
     first = specs[0]
     if first.kind is not SpecKind.FULL:
         return first if all(spec == first for spec in specs) else None
-    if any(_bare(spec) != _bare(first) for spec in specs):
+    bare = _bare(first)
+    if any(_bare(spec) != bare for spec in set(specs)):  # most layers are equal
         return None
     windows = {s.window_tokens for s in specs if s.window_tokens is not None}
     chunks = {s.chunk_tokens for s in specs if s.chunk_tokens is not None}

@@ -42,7 +42,8 @@ class MoreRanksThanHeads(Rule):
         connector can do it.
 
     Known limits:
-        The bytes a rank has are taken as before.
+        The bytes a rank has are taken as before. For models with windows or states nothing is proposed: releases up to
+        0.32 cannot split their tokens.
 
     Sources:
         vLLM 0.8 to 0.33, kv heads per rank = max(1, heads // tp); docs of decode context parallelism.
@@ -120,7 +121,8 @@ def _tell_copies(rule: Rule, case: SizeCase, sentence: str, *, dcp: int) -> Iter
 def _split(case: SizeCase, ways: int) -> Iterator[Remedy]:
     deployment = case.plan.deployment
     setting, after, worse = "", None, ""
-    if deployment.engine == "vllm" and deployment.dcp == 1 and not is_before(deployment.version, 0, 10, 2):
+    alone = len(case.plan.claims) == 1  # with windows or states beside it, releases refuse to split tokens
+    if deployment.engine == "vllm" and alone and deployment.dcp == 1 and not is_before(deployment.version, 0, 10, 2):
         setting, worse = f"--decode-context-parallel-size {ways}", _SHARDS
         after = case.replan(dcp=ways)
     elif deployment.engine == "sglang" and deployment.dp == 1 and ways == deployment.tp:

@@ -63,8 +63,8 @@ class FixedCostRules(Rule):
             return
         yield self.tell(
             case.subject,
-            f"a request of {length:,} tokens holds {format_bytes(held)}, of which {format_bytes(fixed)} it would hold "
-            f"at one token; {format_bytes(needed)} are in use, and {case.count_requests():,} such requests fit",
+            f"a request of {case.length_words} holds {format_bytes(held)}, of which {format_bytes(fixed)} it would "
+            f"hold at one token; {format_bytes(needed)} are in use, and {case.count_requests():,} such requests fit",
             amount((held - needed) * case.count_requests(), formula="held minus in use, of as many as fit at once"),
             *_lighter(case),
         )
@@ -113,7 +113,7 @@ class PaddedPages(Rule):
         yield self.tell(
             case.subject,
             f"{format_bytes(padding)} ({share(padding / capacity)} of the pool) are padding when it is full of "
-            f"requests of {case.length_tokens:,} tokens: layers that do not exist, and pages made equal",
+            f"requests of {case.length_words}: layers that do not exist, and pages made equal",
             amount(padding, formula="padding layers and page padding, for as many requests as fit"),
         )
 

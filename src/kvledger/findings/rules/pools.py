@@ -18,7 +18,9 @@ __all__ = ["PoolsOutOfBalance"]
 _IDLE_RATIO = 0.1
 _FULL_RATIO = 0.9
 _EMPTY_RATIO = 0.5
-_TRIED = tuple(round(0.05 * step, 2) for step in range(1, 20))
+_SHARES = tuple(round(0.05 * step, 2) for step in range(1, 21))
+_TIMES = tuple(round(0.05 * 1.2**step, 2) for step in range(34))
+"""Ratios that are planned: of windowed to full tokens up to 1, of states to tokens from 0.05 to 20."""
 _NAMES: Mapping[str, tuple[str, str]] = {
     "swa": ("swa_full_tokens_ratio", "--swa-full-tokens-ratio"),
     "mamba": ("mamba_full_memory_ratio", "--mamba-full-memory-ratio"),
@@ -41,8 +43,8 @@ class PoolsOutOfBalance(Rule):
         1,933,682 tokens of cache beside 614 state slots: the server runs at most 614 requests, however short.
 
     What to change:
-        SGLang `--swa-full-tokens-ratio`, `--mamba-full-memory-ratio`. The proof plans every ratio from 0.05 to 0.95
-        and takes the one with which most requests fit.
+        SGLang `--swa-full-tokens-ratio`, `--mamba-full-memory-ratio`. The proof plans ratios in small steps and takes
+        the one with which most requests fit.
 
     What gets worse:
         Requests of other lengths, for which the old ratio was right.
@@ -67,7 +69,7 @@ class PoolsOutOfBalance(Rule):
             return
         yield self.tell(
             case.subject,
-            f"with requests of {case.length_tokens:,} tokens the pool `{first}` runs out at {case.count_requests():,}; "
+            f"with requests of {case.length_words} the pool `{first}` runs out at {case.count_requests():,}; "
             f"{format_bytes(idle)} ({share(idle / total)}) of the other pools stay free",
             amount(idle, formula="units that stay free when the first pool is full, * their bytes, all ranks"),
             *self._remedies(case, idle),
@@ -76,7 +78,8 @@ class PoolsOutOfBalance(Rule):
     def _remedies(self, case: SizeCase, idle: int) -> Iterator[Remedy]:
         names = {_NAMES[pool.name] for pool in case.plan.pools if pool.name in _NAMES}
         for option, flag in sorted(names):
-            plans = [(ratio, case.replan(options={option: str(ratio)})) for ratio in _TRIED]
+            tried = _SHARES if option.startswith("swa") else _TIMES
+            plans = [(ratio, case.replan(options={option: str(ratio)})) for ratio in tried]
             counts = [
                 (case.count_requests(plan), -ratio, plan)
                 for ratio, plan in plans

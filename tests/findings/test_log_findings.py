@@ -1,0 +1,165 @@
+"""What is found in logs, next to logs in which it must not be found."""
+
+import random
+
+import pytest
+
+from kvledger.cli.looking import look_at_log
+from kvledger.engines.readers import read_log
+from kvledger.engines.recognise import recognise
+from kvledger.measure.log_check import check_log
+from tests.engines.log_samples import READERS, SAMPLES
+from tests.engines.test_mutated_texts import damage
+
+from .test_handed_complaints import LLAMA_SPLIT, OOM, STATS_V0, busy, log, start
+
+SIZE = "Available KV cache memory: 16.00 GiB"
+TOKENS = "GPU KV cache size: 131,072 tokens"
+TIMES = "Maximum concurrency for 8,192 tokens per request: 16.00x"
+
+
+def find(text):
+    """Return the findings of a log, by code."""
+    found = read_log(text, recognise(text).engine)
+    return {finding.code: finding for finding in look_at_log(found, check_log(found)).findings}
+
+
+def served(*lines, seats=None, **settings):
+    first = start(**settings) + ("" if seats is None else f", max_num_seqs={seats}")
+    return find(log(first, SIZE, TOKENS, TIMES, *lines))
+
+
+def test_a_quiet_start_has_nothing_to_find():
+    assert served() == {}
+
+
+def test_bytes_come_from_size_and_tokens():
+    """16 GiB are 131,072 tokens; at 10 % and at least one request of 8,192 tokens 7/8 can go."""
+    found = served(*busy(12, 3, 0, 10.0))["KV020"]
+    assert found.size.unit == "bytes"
+    assert found.returned == pytest.approx(0.875 * 16 * 2**30, rel=0.01)
+
+
+def test_a_short_look_or_a_half_full_pool_gives_nothing_back():
+    assert "KV020" not in served(*busy(5, 3, 0, 10.0))
+    assert "KV020" not in served(*busy(12, 3, 0, 41.0))
+    assert "KV020" not in served(*busy(12, 3, 2, 10.0))
+
+
+def test_preemptions_that_are_printed_are_found():
+    line = busy(1, 20, 5, 99.0)[0].replace(", GPU KV", ", Preemptions: {0}, GPU KV")
+    assert "KV010" in served(*(line.format(count) for count in (5, 9, 8)))
+    assert "KV010" not in served(*(line.format(count) for count in (0, 1, 0)))
+
+
+def test_requests_that_wait_beside_free_memory_are_told():
+    found = served(*busy(3, 16, 30, 20.0))["KV014"]
+    assert "memory is not the limit" in found.sentence
+    assert "KV014" not in served(*busy(3, 16, 0, 20.0))
+    assert "KV014" not in served(*busy(3, 16, 30, 95.0))
+
+
+def test_three_lines_without_a_token_are_a_stall_and_two_are_none():
+    def stalled(count):
+        return find(log("# GPU blocks: 2000, # CPU blocks: 2048",
+                        "Maximum concurrency for 4096 tokens per request: 7.81x",
+                        *busy(2, 5, 3, 80.0, form=STATS_V0),
+                        *busy(count, 5, 3, 80.0, prompt=0.0, generation=0.0, form=STATS_V0)))  # fmt: skip
+
+    assert "KV013" in stalled(3)
+    assert "KV013" not in stalled(2)
+
+
+def test_fp8_is_not_proposed_where_the_log_does_not_tell_the_dtype():
+    lines = log(SIZE, TOKENS, TIMES, *busy(3, 12, 3, 99.0))
+    assert find(lines)["KV011"].remedies == ()
+    assert served(*busy(3, 12, 3, 99.0))["KV011"].best.setting == "--kv-cache-dtype fp8"
+
+
+def test_a_second_start_with_the_same_memory_has_not_shrunk():
+    def starts(size):
+        return find(log(start(length=4096), SIZE, TOKENS, start(length=8192), f"Available KV cache memory: {size} GiB"))
+
+    assert "KV023" in starts("10.00")
+    assert "KV023" not in starts("15.90")
+    shrunk = log(start(length=8192), SIZE, start(length=4096), "Available KV cache memory: 10.00 GiB")
+    assert "KV023" not in find(shrunk)
+
+
+def test_ranks_with_less_memory_decide_for_all():
+    def ranks(*sizes):
+        return find("\n".join(
+            f"(Worker_TP{n} pid={n}) INFO 05-01 10:00:00 [x.py:1] Available KV cache memory: {size} GiB"
+            for n, size in enumerate(sizes)
+        ))  # fmt: skip
+
+    found = ranks("8.69", "7.46")["KV045"]
+    assert found.size.low == pytest.approx(1.23 * 2**30, rel=0.01)
+    assert "KV045" not in ranks("8.69", "8.67")
+
+
+def test_a_token_line_that_agrees_with_the_concurrency_is_no_riddle():
+    assert "KV060" not in served()
+    assert "KV060" in find(log(start(), "GPU KV cache size: 32,768 tokens", TIMES))
+
+
+def test_fewer_requests_than_the_worst_case_are_no_riddle():
+    assert "KV061" in served(*busy(3, 17, 0, 60.0))
+    assert "KV061" not in served(*busy(3, 16, 0, 60.0))
+
+
+def test_one_rank_prints_its_own_cache_and_two_do_not():
+    assert "KV063" in served(tp=2)
+    assert "KV063" not in served(tp=1)
+
+
+def test_a_wide_block_matters_only_where_prefixes_are_cached():
+    wide = "Setting attention block size to 784 tokens to ensure that attention page size is >= mamba page size."
+    assert "KV032" in find(log(start(), wide, SIZE))
+    assert "KV032" not in find(log(start().replace("caching=True", "caching=False"), wide, SIZE))
+    assert "KV032" not in find(log(start(), wide.replace("784", "128"), SIZE))
+
+
+def test_an_old_release_expands_latents_and_a_distilled_model_has_none():
+    def serving(version, model):
+        return find(log(start(version=version, model=model), "# GPU blocks: 835, # CPU blocks: 2048",
+                        "Maximum concurrency for 8192 tokens per request: 1.63x",
+                        "The model's max seq len (163840) is larger than the maximum number of tokens that can be "
+                        "stored in KV cache (13360)."))  # fmt: skip
+
+    assert "KV047" in serving("0.6.4", "deepseek-ai/DeepSeek-V3")
+    assert "KV047" not in serving("0.8.5", "deepseek-ai/DeepSeek-V3")
+    assert "KV047" not in serving("0.6.4", "deepseek-ai/DeepSeek-R1-Distill-Qwen-14B")
+
+
+def test_memory_that_is_full_is_no_fragmentation():
+    """10 MiB in the allocator are no help for 546 MiB."""
+    full = OOM.format("546.00 MiB. GPU 0 has a total capacity of 15.77 GiB of which 14.19 MiB is free. Process 1 has "
+                      "15.25 GiB memory in use. Of the allocated memory 15.13 GiB is allocated by PyTorch, and 10.00 "
+                      "MiB is reserved by PyTorch but unallocated.")  # fmt: skip
+    found = find(log(start(), full))
+    assert "KV070" not in found
+    assert "KV072" in found
+
+
+def test_memory_that_runs_out_after_the_pool_was_cut_is_another_matter():
+    refused = OOM.format("16.00 GiB. GPU 0 has a total capacity of 44.53 GiB of which 187.94 MiB is free.")
+    assert "KV072" in find(log(start(), refused))
+    assert "KV072" not in find(log(start(), SIZE, refused))
+
+
+def test_a_single_slot_owns_all_of_its_context():
+    alone = LLAMA_SPLIT.replace("n_seq_max     = 6", "n_seq_max     = 1").replace("n_slots = 6", "n_slots = 1")
+    alone = alone.replace("27306", "163840")
+    assert "KV048" in find(LLAMA_SPLIT)
+    assert "KV048" not in find(alone)
+
+
+@pytest.mark.parametrize("engine", READERS)
+def test_damaged_logs_stop_no_rule(engine):
+    for seed in range(60):
+        text = damage(SAMPLES[engine], random.Random(seed)) if seed else SAMPLES[engine]
+        found = READERS[engine](text)
+        for finding in look_at_log(found, check_log(found)).findings:
+            assert finding.size.low >= 0
+            assert finding.sentence
