@@ -21,7 +21,7 @@ export interface Hooks {
 export class Chart {
   readonly node: HTMLElement;
   private readonly plots: uPlot[] = [];
-  private readonly readout = make("dl", { class: "readout" });
+  private readonly readout = make("div", { class: "readout" });
   private readonly slider: HTMLElement;
   private readonly line: Timeline;
   private readonly shown: string[];
@@ -269,7 +269,7 @@ export class Chart {
       const value = index >= 0 ? this.line[name][index]! : this.mean(this.line[name]);
       rows.push(readoutRow([say(name)], (seconds !== null && index < 0) || value === null ? "" : decimal(value), ""));
     }
-    this.readout.replaceChildren(when, ...rows);
+    this.readout.replaceChildren(when, make("dl", {}, ...rows));
     const spoken = [...ratios].map(([account, ratio]) => `${say(`account.${account}`)} ${percent(ratio)}`).join(", ");
     this.slider.setAttribute("aria-valuenow", String(Math.round((seconds ?? from) * 1000) / 1000));
     this.slider.setAttribute("aria-valuetext", `${when.textContent}: ${blank ? nothing : spoken}`);

@@ -96,4 +96,5 @@ printLight();
 addCopyButtons();
 if (document.getElementById("charts")) new Charts(data);
 if (document.getElementById("map")) new PoolMap(data);
+performance.mark("kvledger-ready");
 if (view.section) document.getElementById(view.section)?.scrollIntoView();

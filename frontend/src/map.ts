@@ -1,8 +1,9 @@
 // The pool at one instant, drawn as SVG: line after line of memory, each account one path.
 
+import { readoutRow } from "./chart";
 import { ACCOUNTS, type Book, type Data, type Layout } from "./data";
 import { button, colour, make, save } from "./dom";
-import { amount, duration, percent, round } from "./format";
+import { amount, decimal, duration, percent, round } from "./format";
 import { hatchDefs, svgFill } from "./hatch";
 import { say } from "./phrases";
 import { escape } from "./picture";
@@ -66,7 +67,7 @@ export class PoolMap {
     this.slider.addEventListener("keydown", (event) => this.onKey(event));
     this.slider.addEventListener("pointermove", (event) => this.onPointer(event));
     this.slider.addEventListener("pointerleave", () => this.choose(-1));
-    this.readout = make("dl", { class: "readout" });
+    this.readout = make("div", { class: "readout" });
     this.host.replaceChildren(
       this.choices(),
       make("div", { class: "mapbox" }, this.slider, this.readout),
@@ -218,8 +219,8 @@ export class PoolMap {
     return [
       duration(time_seconds),
       say("step", { step: step.toLocaleString("en-US") }),
-      `${running} ${say("running")}`,
-      `${waiting} ${say("waiting")}`,
+      `${decimal(running)} ${say("running")}`,
+      `${decimal(waiting)} ${say("waiting")}`,
     ].join(" · ");
   }
 
@@ -242,41 +243,41 @@ export class PoolMap {
     return `${this.nameOf(span)}: ${parts.map((part) => `${say(`account.${part.account}`)} ${amount(part.size, this.book.unit)}`).join(", ")}`;
   }
 
-  private row(name: (Node | string)[], value: string, ratio: string, kind = ""): HTMLElement {
-    return make("div", { class: kind }, make("dt", {}, ...name), make("dd", {}, value), make("dd", {}, ratio));
-  }
-
   private told(span: Span): HTMLElement[] {
     const unit = this.book.unit;
-    const rows: HTMLElement[] = [make("p", { class: "when" }, this.nameOf(span))];
+    const rows: HTMLElement[] = [];
     for (const part of span.parts) {
       if (part.size <= 0) continue;
       const name = [make("i", { class: `swatch s-${part.account}` }), say(`account.${part.account}`)];
-      rows.push(this.row(name, amount(part.size, unit), percent(part.size / span.size)));
+      rows.push(readoutRow(name, amount(part.size, unit), percent(part.size / span.size)));
     }
-    rows.push(this.row([say("held")], amount(span.size, unit), "", "total"));
-    rows.push(this.row([say("address")], amount(span.start, unit), ""));
+    rows.push(readoutRow([say("held")], amount(span.size, unit), "", "total"));
+    rows.push(readoutRow([say("address")], amount(span.start, unit), ""));
     const shared = this.layout.blocks?.shared_blocks[span.index];
-    if (span.kind === "cell" && shared) rows.push(this.row([say("shared")], String(shared), ""));
+    if (span.kind === "cell" && shared) rows.push(readoutRow([say("shared")], String(shared), ""));
     if (span.kind === "hole" && this.layout.asked_bytes) {
-      rows.push(this.row([say("asked")], amount(this.layout.asked_bytes, unit), ""));
+      rows.push(readoutRow([say("asked")], amount(this.layout.asked_bytes, unit), ""));
     }
-    return rows;
+    return [make("p", { class: "when" }, this.nameOf(span)), make("dl", {}, ...rows)];
   }
 
   private summary(): HTMLElement[] {
     const unit = this.book.unit;
     const capacity = capacityOf(this.layout);
-    const rows: HTMLElement[] = [make("p", { class: "when" }, this.title())];
+    const rows: HTMLElement[] = [];
+    const head = [
+      make("p", { class: "which" }, make("code", {}, make("bdi", {}, this.book.name)), ` · ${say(`moment.${this.layout.moment}`)}`),
+      make("p", { class: "when" }, this.title()),
+    ];
     for (const account of ACCOUNTS) {
       const value = this.layout.accounts_bytes[account] ?? 0;
       if (!value) continue;
       const name = [make("i", { class: `swatch s-${account}` }), say(`account.${account}`)];
-      rows.push(this.row(name, amount(value, unit), percent(value / capacity)));
+      rows.push(readoutRow(name, amount(value, unit), percent(value / capacity)));
     }
-    rows.push(this.row([say("pool")], amount(capacity, unit), "", "total"));
-    if (this.layout.asked_bytes) rows.push(this.row([say("asked")], amount(this.layout.asked_bytes, unit), ""));
-    return [...rows, ...this.largest(unit, capacity)];
+    rows.push(readoutRow([say("pool")], amount(capacity, unit), "", "total"));
+    if (this.layout.asked_bytes) rows.push(readoutRow([say("asked")], amount(this.layout.asked_bytes, unit), ""));
+    return [...head, make("dl", {}, ...rows), ...this.largest(unit, capacity)];
   }
 
   // The largest requests, and one band for all the others.
@@ -286,12 +287,12 @@ export class PoolMap {
     const order = pieces.size_bytes.map((_, index) => index).sort((a, b) => pieces.size_bytes[b]! - pieces.size_bytes[a]! || a - b);
     const rows = order.slice(0, LARGEST).map((index) => {
       const size = pieces.size_bytes[index]!;
-      return this.row([say("request", { number: String(pieces.request[index]) })], amount(size, unit), percent(size / capacity));
+      return readoutRow([say("request", { number: String(pieces.request[index]) })], amount(size, unit), percent(size / capacity));
     });
     const rest = order.slice(LARGEST);
     const others = rest.reduce((sum, index) => sum + pieces.size_bytes[index]!, 0);
-    if (rest.length) rows.push(this.row([say("other", { count: String(rest.length) })], amount(others, unit), percent(others / capacity)));
-    return [make("p", { class: "when second" }, say("largest")), ...rows];
+    if (rest.length) rows.push(readoutRow([say("other", { count: String(rest.length) })], amount(others, unit), percent(others / capacity)));
+    return [make("p", { class: "when second" }, say("largest")), make("dl", {}, ...rows)];
   }
 
   private saveSvg(): void {

@@ -55,3 +55,28 @@ def test_html_and_output_cannot_be_one_file(capsys, tmp_path):
     target = tmp_path / "x.html"
     called = call(capsys, "replay", tmp_path / "t.csv", *SMALL, "--html", target, "-o", target)
     assert "are the same file" in called.err
+
+
+def test_two_results_are_compared(capsys, tmp_path):
+    for name in ("a.json", "b.json"):
+        (tmp_path / name).write_text(json.dumps(replay()))
+    called = call(capsys, "report", tmp_path / "a.json", tmp_path / "b.json")
+    assert "Before and after" in called.out
+
+
+def test_a_recording_becomes_a_page(capsys, tmp_path):
+    from kvledger.measure.recording import MAGIC, FrameWriter, RecordedSample
+    from tests.measure.recorded import rows, scrapes
+
+    writer = FrameWriter()
+    pairs = list(zip(rows("sync"), scrapes("sync"), strict=True))[:40]
+    frames = [writer.write(RecordedSample(seconds=row["seconds"], source=0, scrape=scrape)) for row, scrape in pairs]
+    (tmp_path / "monday.kvr").write_bytes(MAGIC + b"".join(frames))
+    called = call(capsys, "report", tmp_path / "monday.kvr", "--bytes-per-token", 1000)
+    assert called.code == 0, called.err
+    assert "40 samples over" in called.out
+    assert "Mean share of the pool over the samples" in called.out
+
+
+def test_standard_input_holds_one_run(capsys):
+    assert "one run, not two" in call(capsys, "report", "-", "-").err

@@ -102,7 +102,7 @@ def _measure(source: str, price: dict[str, str | int | None]) -> Run:
     from kvledger.report.measure_json import measure_json
     from kvledger.sources.servers import Pace
 
-    options = {option.name: option.get_default(click.Context(measure)) for option in measure.params if option.name}
+    options = measure.make_context("measure", [source]).params
     session = Session((source,), options | price, pace=Pace())
     for _ in session.readings():
         pass

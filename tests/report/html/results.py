@@ -82,6 +82,7 @@ def policy(name: str, ratio: dict[str, float], *, points: int = 20) -> dict[str,
         },
         "factors": {"length_ratio": 0.33, "block_efficiency": 0.94, "usable_share": 0.8, "product": 0.25},
         "prefix": None,
+        "layouts": [],
         "latency_seconds": {"queue": latency, "first_token": latency, "end_to_end": None},
         "timeline": [point(float(i), ratio) for i in range(points)],
     }
@@ -104,6 +105,7 @@ def replay(**changes: Any) -> dict[str, Any]:
             "adjusted": {},
             "span_seconds": 1.0,
             "longest_tokens": 40,
+            "lengths": lengths(),
             "notes": [],
         },
         "pool": {
@@ -163,3 +165,64 @@ def finding(**changes: Any) -> dict[str, Any]:
         "size": size,
         "remedies": [remedy],
     } | changes
+
+
+def layout(moment: str = "most-waste", *, pieces: int = 2) -> dict[str, Any]:
+    """Return a map of one GiB: pieces of equal size with a hole behind each, the first of request 7."""
+    step = 2**30 // pieces
+    size = step // 4 * 3
+    hole = (step - size) * pieces
+    return {
+        "moment": moment,
+        "order": "addresses",
+        "step": 12,
+        "time_seconds": 6.0,
+        "running": pieces,
+        "waiting": 3,
+        "asked_bytes": step,
+        "unit_bytes": 1,
+        "accounts_bytes": {
+            "used": size // 2 * pieces,
+            "cached": 0,
+            "reserved": size // 4 * pieces,
+            "internal": (size - size // 2 - size // 4) * pieces,
+            "external": hole,
+            "free": 2**30 - size * pieces - hole,
+            "unattributed": 0,
+        },
+        "pieces": {
+            "joined": 1,
+            "request": list(range(7, 7 + pieces)),
+            "start_bytes": [i * step for i in range(pieces)],
+            "end_bytes": [i * step + size for i in range(pieces)],
+            "size_bytes": [size] * pieces,
+            "used_bytes": [size // 2] * pieces,
+            "reserved_bytes": [size // 4] * pieces,
+        },
+        "blocks": None,
+    }
+
+
+def lengths() -> dict[str, Any]:
+    """Return the lengths of ten requests."""
+    column = {
+        "count": 10,
+        "mean_tokens": 3.0,
+        "min_tokens": 1,
+        "p50_tokens": 3,
+        "p90_tokens": 5,
+        "p95_tokens": 6,
+        "p99_tokens": 6,
+        "max_tokens": 6,
+        "sum_tokens": 30,
+    }
+    return {
+        "edges_tokens": [1, 2, 4, 8],
+        "prompt_requests": [2, 5, 3],
+        "output_requests": [2, 5, 3],
+        "total_requests": [0, 5, 5],
+        "prompt": column,
+        "output": column,
+        "total": column,
+        "block_sizes": [{"block_tokens": 16, "tail_tokens": 7.5, "tail_ratio": 0.25}],
+    }

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from kvledger.ledger import Account
 from kvledger.replay.outcome import is_held_up
+from kvledger.report.html.layout import thin_layouts
 from kvledger.report.html.reading import Run
 from kvledger.report.html.saved import SavedEngine, SavedLayout, SavedMeasure, SavedPolicy, SavedReplay
 from kvledger.report.html.timeline import Timeline, timeline_of
@@ -43,10 +44,14 @@ def books_of(runs: Sequence[Run]) -> list[Book]:
     """Return the books of all runs, with timelines that fit one page together."""
     count = sum(_count(run.result) for run in runs)
     most = max(64, min(_MOST_POINTS, _ALL_POINTS // count))
+    replays = [run.result for run in runs if isinstance(run.result, SavedReplay)]
+    maps = sum(len(policy.layouts) for result in replays for policy in result.policies)
     books = []
     for number, run in enumerate(runs):
         if isinstance(run.result, SavedReplay):
-            books += [_of_policy(p, run=number, index=i, most=most) for i, p in enumerate(run.result.policies)]
+            for index, policy in enumerate(run.result.policies):
+                layouts = thin_layouts(policy.layouts, of=maps)
+                books.append(_of_policy(policy, layouts, run=number, index=index, most=most))
         else:
             books += _of_engines(run.result, run=number, most=most)
     return books
@@ -56,7 +61,7 @@ def _count(result: SavedReplay | SavedMeasure) -> int:
     return len(result.policies) if isinstance(result, SavedReplay) else sum(len(s.engines) for s in result.sources)
 
 
-def _of_policy(policy: SavedPolicy, *, run: int, index: int, most: int) -> Book:
+def _of_policy(policy: SavedPolicy, layouts: Sequence[SavedLayout], *, run: int, index: int, most: int) -> Book:
     waiting = is_held_up(saturated_seconds=policy.saturated_seconds, busy_seconds=policy.busy_seconds)
     ratio = policy.saturated_ratio if waiting else policy.mean_ratio
     return Book(
@@ -69,7 +74,7 @@ def _of_policy(policy: SavedPolicy, *, run: int, index: int, most: int) -> Book:
         waiting=waiting,
         running=policy.saturated_running if waiting else policy.mean_running,
         timeline=timeline_of(policy.timeline, most=most, sampled=False),
-        layouts=policy.layouts,
+        layouts=layouts,
         policy=policy,
     )
 

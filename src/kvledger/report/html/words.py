@@ -12,6 +12,7 @@ from kvledger.report.html.phrases import phrases
 
 __all__ = ["account_name", "both", "code", "prose", "script_phrases", "told"]
 
+_LONGEST_NAME = 64
 _CODE = re.compile(r"`([^`]+)`")
 
 
@@ -35,8 +36,9 @@ def prose(text: str) -> Markup:
 
 
 def code(text: str) -> Markup:
-    """Return a name as code, isolated from the direction of the text around it."""
-    return Markup(f"<code><bdi>{html.escape(text, quote=False)}</bdi></code>")
+    """Return a name as code, isolated from the direction of the text around it, and cut when it is no name any more."""
+    short = text if len(text) <= _LONGEST_NAME else text[: _LONGEST_NAME - 1] + "…"
+    return Markup(f"<code><bdi>{html.escape(short, quote=False)}</bdi></code>")
 
 
 def account_name(account: Account) -> Markup:

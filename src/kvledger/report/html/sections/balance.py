@@ -10,7 +10,7 @@ from kvledger.report.html.figures import amount, percent, share_cell
 from kvledger.report.html.frame import section
 from kvledger.report.html.markup import Markup, element, join
 from kvledger.report.html.table import Cell, Column, cell, table
-from kvledger.report.html.words import account_name, both, code
+from kvledger.report.html.words import account_name, both, code, told
 
 __all__ = ["balance_section", "bar", "name_of", "shown_accounts"]
 
@@ -26,6 +26,7 @@ def balance_section(books: Sequence[Book], names: Sequence[str]) -> Markup:
         both(_when(books)),
         element("div", *(_row(book, books, names) for book in books), class_="bars", role="list"),
         _legend(accounts),
+        _meanings(books),
         _table(books, names, accounts),
     )
 
@@ -90,6 +91,17 @@ def _legend(accounts: Sequence[Account]) -> Markup:
         for a in accounts
     ]
     return element("dl", *rows, class_="legend")
+
+
+def _meanings(books: Sequence[Book]) -> Markup:
+    """Return what each policy does; every name once."""
+    meanings = {book.name: book.policy.meaning for book in books if book.policy is not None}
+    if not meanings:
+        return Markup("")
+    rows = [element("div", element("dt", code(name)), element("dd", told(text))) for name, text in meanings.items()]
+    return element(
+        "details", element("summary", both("balance.meanings")), element("dl", *rows, class_="facts-list"), class_="how"
+    )
 
 
 def _table(books: Sequence[Book], names: Sequence[str], accounts: Sequence[Account]) -> Markup:

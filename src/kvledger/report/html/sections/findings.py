@@ -13,12 +13,18 @@ from kvledger.report.html.words import both, code, prose, told
 
 __all__ = ["findings_section"]
 
+_MOST_SHOWN = 4
+
 
 def findings_section(run: int, findings: SavedFindings, *, name: str | None) -> Markup:
     """Return the findings of one run; empty when there are none."""
     if not findings.told and not findings.unproved:
         return Markup("")
-    parts = [_finding(f"finding-{run}-{number}", finding) for number, finding in enumerate(findings.told)]
+    told_here = [_finding(f"finding-{run}-{number}", finding) for number, finding in enumerate(findings.told)]
+    parts = told_here[:_MOST_SHOWN]
+    if rest := told_here[_MOST_SHOWN:]:
+        more = element("summary", both("findings.more", count=str(len(rest))))
+        parts.append(element("details", more, *rest, class_="more"))
     if findings.unproved:
         codes = Markup(", ".join(code(name) for name in findings.unproved))
         parts.append(element("p", both("findings.unproved", codes=codes), class_="note"))
