@@ -178,3 +178,12 @@ def test_a_window_settles_in_linear_time():
     began = time.perf_counter()
     readings = meter.settle()[0]
     assert (time.perf_counter() - began) / len(readings) < 0.005
+
+
+def test_a_meter_that_only_takes_keeps_one_sample_and_reads_the_same():
+    from tests.measure.recorded import scrapes
+
+    whole, short = Meter(), Meter(window_samples=1)
+    for number, scrape in enumerate(scrapes("async")):
+        assert whole.take(scrape, seconds=float(number)) == short.take(scrape, seconds=float(number))
+    assert [len(readings) for readings in short.settle().values()] == [1]

@@ -37,9 +37,9 @@ def make_collector(specs: Sequence[str], options: dict[str, Any]) -> LedgerColle
     followers, completers = [], []
     for name, url in name_sources(specs):
         completer = Completer(facts, access=access, server=url)
-        meter = Meter(complete=completer, scheduling=scheduling)
+        meter = Meter(complete=completer, scheduling=scheduling, window_samples=1)
         background = read_background(options, facts, completer)
-        pools = PoolMeter(complete=background.complete, expand=background.expand)
+        pools = PoolMeter(complete=background.complete, expand=background.expand, window_samples=1)
         followers.append(Follower(name, parse_address(url, default_path="/metrics"), access, meter=meter, pools=pools))
         completers.append(completer)
     told = (lambda _: None) if options["quiet"] else _Teller(completers).tell

@@ -39,7 +39,7 @@ class Follower:
         self.name = name
         self._endpoint = Endpoint(address=address, access=access, retries=0)
         self._meter = meter
-        self._pools = pools or PoolMeter()
+        self._pools = pools or PoolMeter(window_samples=1)
         self._clock = clock
         self._failures = 0
 

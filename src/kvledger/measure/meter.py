@@ -72,13 +72,13 @@ class _Step:
 @dataclass(slots=True)
 class _EngineMeter:
     index: int
+    steps: deque[_Step | Reading]
     epoch: int = 0
     tracker: OffsetTracker = field(default_factory=OffsetTracker)
     reuse: ReuseTracker = field(default_factory=ReuseTracker)
     scheduling: Scheduling = Scheduling.UNKNOWN
     last: VllmEngine | None = None
     shape: PoolShape | None = None
-    steps: deque[_Step | Reading] = field(default_factory=lambda: deque(maxlen=WINDOW_SAMPLES))
     spans: deque[tuple[VllmEngine, VllmEngine]] = field(default_factory=lambda: deque(maxlen=_MOST_EPOCHS))
     is_new_epoch: bool = False
     quiet_samples: int = _STICKY_SAMPLES
@@ -99,11 +99,21 @@ class _EngineMeter:
 
 
 class Meter:
-    """Follows the engines of one server; :meth:`take` mutates and costs a fraction of a millisecond."""
+    """Follows the engines of one server; :meth:`take` mutates and costs a fraction of a millisecond.
 
-    def __init__(self, *, complete: Completion | None = None, scheduling: Scheduling = Scheduling.UNKNOWN) -> None:
+    ``window_samples`` bounds what :meth:`settle` can read again; one that only takes needs no more than 1.
+    """
+
+    def __init__(
+        self,
+        *,
+        complete: Completion | None = None,
+        scheduling: Scheduling = Scheduling.UNKNOWN,
+        window_samples: int = WINDOW_SAMPLES,
+    ) -> None:
         self._complete = complete or (lambda shape, _: shape)
         self._scheduling = scheduling
+        self._window_samples = window_samples
         self._engines: dict[int, _EngineMeter] = {}
         self._started: float | None = None
 
@@ -117,9 +127,11 @@ class Meter:
         self._started = scrape.start_seconds if scrape.start_seconds is not None else self._started
         readings = []
         for engine in scrape.engines:
-            meter = self._engines.setdefault(
-                engine.index, _EngineMeter(index=engine.index, scheduling=self._scheduling)
-            )
+            meter = self._engines.get(engine.index)
+            if meter is None:
+                steps: deque[_Step | Reading] = deque(maxlen=self._window_samples)
+                meter = _EngineMeter(index=engine.index, scheduling=self._scheduling, steps=steps)
+                self._engines[engine.index] = meter
             if restarted or _has_reset(meter.last, engine):
                 meter.restart()
             meter.note(engine)

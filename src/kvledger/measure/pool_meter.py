@@ -110,8 +110,10 @@ class PoolMeter:
         *,
         complete: Completion | None = None,
         expand: Callable[[EngineSnapshot], EngineSnapshot] | None = None,
+        window_samples: int = WINDOW_SAMPLES,
     ) -> None:
         self._complete = complete or _as_it_is
+        self._window_samples = window_samples
         self._expand = expand
         self._parts: dict[tuple[Engine, int, str], _ServerPart] = {}
         self._steps: dict[PoolKey, deque[_Step]] = {}
@@ -132,7 +134,7 @@ class PoolMeter:
                 if len(self._steps) >= _MOST_POOLS and key not in self._steps:
                     continue
                 step = self._step(part, key, snapshot, pool, seconds)
-                self._steps.setdefault(key, deque(maxlen=WINDOW_SAMPLES)).append(step)
+                self._steps.setdefault(key, deque(maxlen=self._window_samples)).append(step)
                 moments.append(step.moment)
         return tuple(moments)
 
