@@ -4,12 +4,9 @@ import ast
 import gzip
 import importlib.util
 import json
-import os
 import re
 import shlex
-import subprocess
-import sys
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -25,12 +22,11 @@ from kvledger.report.series import SERIES_COLUMNS
 from kvledger.traces.formats import ALL as FORMATS
 from kvledger.traces.synthetic.catalogue import CATALOGUE, COMMON
 
+from .docs_blocks import CHECKED, NOT_RUN, blocks_of, commands_of, missing_line, run
+
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]
-_BLOCK = re.compile(r"(?P<before>[^\n]*)\n\n?```(?P<language>\w+)\n(?P<body>.*?)^```$", re.DOTALL | re.MULTILINE)
-_CHECKED, _NOT_RUN = "<!-- checked -->", "<!-- not run:"
-_NOTICES = ("compiling the replay kernels", "compiled and ran in")
 _USERS_LOG = """\
 INFO 05-01 10:00:01 [logger.py:42] Received request chatcmpl-1: prompt: 'x', params: SamplingParams(n=1, \
 temperature=0.7, max_tokens=256), prompt_token_ids: [1, 2, 3, 4, 5], lora_request: None.
@@ -62,39 +58,6 @@ def page(name):
     return generated.fill_in((DOCS / name).read_text("utf-8"))
 
 
-@dataclass(frozen=True)
-class Block:
-    before: str
-    language: str
-    body: str
-
-
-def blocks_of(path):
-    text = path.read_text("utf-8")
-    return [Block(m["before"].strip(), m["language"], m["body"]) for m in _BLOCK.finditer(text)]
-
-
-@dataclass(frozen=True)
-class Command:
-    line: str
-    expected: tuple[str, ...]
-
-
-def commands_of(block):
-    """Read ``$ command`` lines, their ``> `` continuations, and the output below each."""
-    commands, line, expected = [], None, []
-    for text in block.body.splitlines():
-        if text.startswith("$ "):
-            if line is not None:
-                commands.append(Command(line, tuple(expected)))
-            line, expected = text[2:], []
-        elif text.startswith("> ") and not expected:
-            line += "\n" + text[2:]
-        else:
-            expected.append(text)
-    return [*commands, Command(line, tuple(expected))] if line is not None else commands
-
-
 @pytest.fixture
 def folder_of_a_user(tmp_path):
     """Return a folder with what a user has: a request log, a table of requests, a config, a saved /metrics."""
@@ -107,40 +70,10 @@ def folder_of_a_user(tmp_path):
     return tmp_path
 
 
-def run(line, folder):
-    environment = {name: value for name, value in os.environ.items() if name != "FORCE_COLOR"}
-    environment |= {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "COLUMNS": "100", "TERM": "dumb"}
-    done = subprocess.run(
-        ["bash", "-c", line],
-        cwd=folder,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-    )
-    return done.returncode, [text for text in done.stdout.splitlines() if not text.startswith(_NOTICES)]
-
-
-def missing_line(expected, printed):
-    """Return the first expected line that is not where it should be; ``...`` stands for any lines."""
-    at, loose = 0, False
-    for line in expected:
-        if line == "...":
-            loose = True
-            continue
-        found = [i for i in range(at, len(printed)) if printed[i].rstrip() == line.rstrip()]
-        if not found or (found[0] != at and not loose):
-            return line
-        at, loose = found[0] + 1, False
-    return None if loose or at == len(printed) else "(the end)"
-
-
-@pytest.mark.parametrize("path", [p for p in PAGES if _CHECKED in p.read_text("utf-8")], ids=lambda path: path.name)
+@pytest.mark.parametrize("path", [p for p in PAGES if CHECKED in p.read_text("utf-8")], ids=lambda path: path.name)
 def test_what_a_page_shows_is_what_the_program_prints(path, folder_of_a_user):
     for block in blocks_of(path):
-        if block.before != _CHECKED:
+        if block.before != CHECKED:
             continue
         for command in commands_of(block):
             code, printed = run(command.line, folder_of_a_user)
@@ -158,6 +91,12 @@ def test_missing_lines_are_found():
     assert missing_line(("b", "..."), ["a", "b"]) == "b"
 
 
+def test_commands_that_need_no_shell_print_the_same_without_one(folder_of_a_user):
+    plain = run("kvledger trace server.log  # a comment", folder_of_a_user)
+    assert plain[0] == 0
+    assert plain == run("kvledger trace server.log && true", folder_of_a_user)
+
+
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
 def test_every_command_line_of_a_page_can_be_parsed(path):
     for block in blocks_of(path):
@@ -173,7 +112,7 @@ def test_every_command_line_of_a_page_can_be_parsed(path):
 def test_python_of_a_page_runs(path, capsys):
     names = {}
     for block in blocks_of(path):
-        if block.language == "python" and not block.before.startswith(_NOT_RUN):
+        if block.language == "python" and not block.before.startswith(NOT_RUN):
             exec(compile(block.body, f"{path.name}", "exec"), names)
 
 
@@ -223,8 +162,8 @@ def test_no_two_errors_share_a_code():
 def environment_variables():
     """Return the names that the source reads from or writes to ``os.environ``, through constants of a module too."""
     found = set()
-    for path in (ROOT / "src").rglob("*.py"):
-        tree = ast.parse(path.read_text("utf-8"))
+    texts = (path.read_text("utf-8") for path in (ROOT / "src").rglob("*.py"))
+    for tree in (ast.parse(text) for text in texts if "os.environ" in text):
         named = {
             target.id: node.value.value
             for node in tree.body
@@ -355,7 +294,7 @@ def leaves(paths):
 
 def test_both_readmes_show_the_same():
     english, chinese = ROOT / "README.md", ROOT / "README.zh-CN.md"
-    assert [b for b in blocks_of(english) if b.before == _CHECKED]
+    assert [b for b in blocks_of(english) if b.before == CHECKED]
     # Comments of commands are translated; what is run and printed is not.
     assert [strip_comments(b.body) for b in blocks_of(english)] == [strip_comments(b.body) for b in blocks_of(chinese)]
     for pattern in (r"^#+ ", r"^\|"):
