@@ -246,7 +246,7 @@ export class Chart {
     const ratios = new Map<string, number>();
     for (const account of this.shown) {
       const column = this.line.ratio[account]!;
-      ratios.set(account, index >= 0 ? column[index]! : this.mean(column));
+      ratios.set(account, index >= 0 ? column[index]! : (this.mean(column) ?? 0));
     }
     const known = [...ratios.values()].some((ratio) => ratio > 0);
     if (index >= 0) {
@@ -275,7 +275,7 @@ export class Chart {
     this.slider.setAttribute("aria-valuetext", `${when.textContent}: ${blank ? nothing : spoken}`);
   }
 
-  private mean(column: (number | null)[]): number {
+  private mean(column: (number | null)[]): number | null {
     const [from, to] = this.range;
     let sum = 0;
     let whole = 0;
@@ -286,7 +286,7 @@ export class Chart {
       sum += column[i]! * seconds;
       whole += seconds;
     });
-    return whole > 0 ? sum / whole : 0;
+    return whole > 0 ? sum / whole : null;
   }
 
   private onKey(event: KeyboardEvent): void {

@@ -77,8 +77,6 @@ def command(**options: Any) -> None:
             for told in session.take_hints():
                 hint(told)
         report = session.report()
-        if options["html"] is not None and not report.engines:
-            raise UsageError("--html shows servers of vLLM only", hint="leave it out for another engine")
         text = _write(report, form=form, color=color)
         page = report
     print_result(text, output=options["output"], force=options["force"])

@@ -12,6 +12,7 @@ from kvledger.measure.pool_meter import PoolKey, PoolMoment, draw_as
 from kvledger.measure.pool_verdict import judge_pool, leave_between
 from kvledger.measure.sheet import Sheet
 from kvledger.measure.slots import Layout
+from kvledger.measure.timeline import Stretch, draw_timeline
 from kvledger.measure.verdict import Signs, Verdict, leave_open
 
 __all__ = ["PoolShares", "PoolSummary", "PoolTraffic", "summarise_pool"]
@@ -70,6 +71,7 @@ class PoolSummary:
     """None when no sample was busy."""
     traffic: PoolTraffic
     verdict: Verdict
+    timeline: tuple[Stretch, ...] = ()
     problem: str = ""
     """Why the last of the samples without a sheet has none."""
 
@@ -102,6 +104,7 @@ def summarise_pool(moments: Sequence[PoolMoment], spans: Spans) -> PoolSummary:
         mean=integral,
         shares=_find_shares(whole),
         traffic=traffic,
+        timeline=draw_timeline(moments),
         verdict=_judge(moments, whole, traffic) if whole else leave_open(last.problem),
         problem=next((moment.problem for moment in reversed(moments) if moment.problem), ""),
     )

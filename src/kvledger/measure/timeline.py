@@ -6,15 +6,40 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
+from typing import Protocol
 
 from kvledger.ledger import Account, LedgerIntegral
-from kvledger.measure.meter import Reading
+from kvledger.measure.sheet import Sheet
 
-__all__ = ["Stretch", "draw_timeline"]
+__all__ = ["Sampled", "Stretch", "draw_timeline"]
 
 _MOST_STRETCHES = 2_048
 _LONGEST_SECONDS = 60.0
 """How long a sample stands for what follows it, or three times the usual time between samples where that is longer."""
+
+
+class Sampled(Protocol):
+    """One sample of one pool; None where it does not tell."""
+
+    @property
+    def seconds(self) -> float:
+        """When it was taken."""
+
+    @property
+    def running(self) -> int | None:
+        """Requests that ran."""
+
+    @property
+    def waiting(self) -> int | None:
+        """Requests that waited."""
+
+    @property
+    def preemptions(self) -> int | None:
+        """Since the engine started."""
+
+    @property
+    def sheet(self) -> Sheet | None:
+        """Its ledger."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +61,7 @@ class Stretch:
     preemptions: int | None
 
 
-def draw_timeline(readings: Sequence[Reading]) -> tuple[Stretch, ...]:
+def draw_timeline(readings: Sequence[Sampled]) -> tuple[Stretch, ...]:
     """Return the stretches of an engine's samples in order; samples without a ledger leave a gap."""
     told = [reading for reading in readings if reading.sheet is not None]
     if not told:
@@ -48,7 +73,7 @@ def draw_timeline(readings: Sequence[Reading]) -> tuple[Stretch, ...]:
     return tuple(_join(known[at : at + every], begin) for at in range(0, len(known), every))
 
 
-def _stand_for(readings: Sequence[Reading]) -> list[float]:
+def _stand_for(readings: Sequence[Sampled]) -> list[float]:
     """Return how long each sample stands for what follows it: until the next one, but not for ever."""
     gaps = [max(0.0, later.seconds - one.seconds) for one, later in pairwise(readings)]
     usual = median(gaps) if gaps else 1.0
@@ -56,7 +81,7 @@ def _stand_for(readings: Sequence[Reading]) -> list[float]:
     return [min(gap, longest) for gap in gaps] + [usual]
 
 
-def _join(part: Sequence[tuple[Reading, float]], begin: float) -> Stretch:
+def _join(part: Sequence[tuple[Sampled, float]], begin: float) -> Stretch:
     integral, used, held = LedgerIntegral(), 0.0, 0.0
     for reading, seconds in part:
         assert reading.sheet is not None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Any
 
 from kvledger.ledger import Account
@@ -12,7 +11,7 @@ from kvledger.measure.summary import EngineSummary, Traffic
 from kvledger.report.findings_json import findings_json
 from kvledger.report.measure import MeasureReport, SourceReport
 from kvledger.report.measure_pools import pool_json
-from kvledger.report.measure_sheet import sheet_json, span_json
+from kvledger.report.measure_sheet import sheet_json, span_json, timeline_json
 
 __all__ = ["measure_json", "reading_json"]
 
@@ -81,10 +80,7 @@ def _engine(engine: EngineSummary) -> dict[str, Any]:
         if engine.internal_per_request_tokens is None
         else dict(zip(("low", "high"), engine.internal_per_request_tokens, strict=True)),
         "traffic": _traffic(engine.traffic),
-        "timeline": [
-            {**asdict(one), "ratio": {account.value: ratio for account, ratio in one.ratio.items()}}
-            for one in engine.timeline
-        ],
+        "timeline": timeline_json(engine.timeline),
         "reservation": None if engine.counterfactual is None else _counterfactual(engine.counterfactual),
     }
 

@@ -14,7 +14,7 @@ from kvledger.measure.pool_meter import PoolKey, PoolMoment
 from kvledger.measure.pool_summary import PoolSummary, PoolTraffic
 from kvledger.measure.sheet import Sheet
 from kvledger.measure.slots import Layout
-from kvledger.report.measure_sheet import format_span, sheet_json, sheet_table, unattributed_table
+from kvledger.report.measure_sheet import format_span, sheet_json, sheet_table, timeline_json, unattributed_table
 from kvledger.report.tables import heading, new_table, percent
 
 __all__ = ["moment_json", "name_pool", "pool_json", "pool_text"]
@@ -174,6 +174,7 @@ def pool_json(summary: PoolSummary) -> dict[str, Any]:
             "peak_held_of_pool": _pair(shares.peak_held_of_pool),
         },
         "traffic": _traffic_json(summary.traffic),
+        "timeline": timeline_json(summary.timeline),
     }
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from rich.console import RenderableType
@@ -9,6 +11,7 @@ from rich.console import RenderableType
 from kvledger.ledger import Account, Accuracy
 from kvledger.measure.figure import Figure, Span
 from kvledger.measure.sheet import Sheet
+from kvledger.measure.timeline import Stretch
 from kvledger.report.tables import new_table, percent
 from kvledger.units import format_bytes
 
@@ -19,6 +22,7 @@ __all__ = [
     "sheet_json",
     "sheet_table",
     "span_json",
+    "timeline_json",
     "unattributed_table",
 ]
 
@@ -104,3 +108,10 @@ def sheet_json(sheet: Sheet) -> dict[str, Any]:
 def span_json(span: Span) -> dict[str, int | None]:
     """Return an interval; ``high`` is None where nothing bounds it."""
     return {"low": span.low, "high": None if span.high >= 2**60 else span.high}
+
+
+def timeline_json(timeline: Sequence[Stretch]) -> list[dict[str, Any]]:
+    """Return the stretches of a timeline."""
+    return [
+        {**asdict(one), "ratio": {account.value: ratio for account, ratio in one.ratio.items()}} for one in timeline
+    ]

@@ -9,7 +9,7 @@ from kvledger.ledger import Account
 from kvledger.replay.outcome import is_held_up
 from kvledger.report.html.layout import thin_layouts
 from kvledger.report.html.reading import Run
-from kvledger.report.html.saved import SavedEngine, SavedLayout, SavedMeasure, SavedPolicy, SavedReplay
+from kvledger.report.html.saved import SavedEngine, SavedLayout, SavedMeasure, SavedPolicy, SavedReplay, SavedSource
 from kvledger.report.html.timeline import Timeline, timeline_of
 
 __all__ = ["Book", "books_of"]
@@ -58,7 +58,11 @@ def books_of(runs: Sequence[Run]) -> list[Book]:
 
 
 def _count(result: SavedReplay | SavedMeasure) -> int:
-    return len(result.policies) if isinstance(result, SavedReplay) else sum(len(s.engines) for s in result.sources)
+    return (
+        len(result.policies)
+        if isinstance(result, SavedReplay)
+        else sum(len(s.engines) + len(s.pools) for s in result.sources)
+    )
 
 
 def _of_policy(policy: SavedPolicy, layouts: Sequence[SavedLayout], *, run: int, index: int, most: int) -> Book:
@@ -83,19 +87,18 @@ def _of_engines(result: SavedMeasure, *, run: int, most: int) -> list[Book]:
     books = []
     several = _count(result) > 1
     for number, source in enumerate(result.sources):
-        for engine in source.engines:
+        for position, engine in enumerate((*source.engines, *source.pools)):
             sheet = engine.last.ledger or (engine.peak.ledger if engine.peak else None)
             if sheet is None or not 1 <= sheet.capacity <= 2**60:
                 continue
-            name = f"{source.name} · {engine.engine}" if several else engine.model or source.name
             running = [p.running for p in engine.timeline if p.running is not None]
             books.append(
                 Book(
-                    key=f"{run}.{number}.{engine.engine}",
+                    key=f"{run}.{number}.{position}",
                     run=run,
-                    name=name,
+                    name=_name(source, engine, several=several),
                     capacity=sheet.capacity,
-                    unit=sheet.unit,
+                    unit="bytes" if sheet.unit == "bytes" else "tokens",
                     ratio={account: engine.mean_ratio.get(account) or 0.0 for account in Account},
                     waiting=False,
                     running=sum(running) / len(running) if running else engine.last.running,
@@ -104,3 +107,13 @@ def _of_engines(result: SavedMeasure, *, run: int, most: int) -> list[Book]:
                 )
             )
     return books
+
+
+def _name(source: SavedSource, engine: SavedEngine, *, several: bool) -> str:
+    """Return what tells an engine, or one of its pools, from the others of its measurement."""
+    if not several:
+        return engine.model or source.name
+    if isinstance(engine.engine, int):
+        return f"{source.name} · {engine.engine}"
+    parts = (source.name, str(engine.engine_index), engine.rank or "", engine.pool if engine.pool != "kv" else "")
+    return " · ".join(part for part in parts if part)

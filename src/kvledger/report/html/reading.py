@@ -91,7 +91,7 @@ def _check(result: SavedReplay | SavedMeasure, name: str) -> None:
         books = [
             (f"engine {e.engine} of {s.name}", 1, (_known(e.mean_ratio),), e.timeline)
             for s in result.sources
-            for e in s.engines
+            for e in (*s.engines, *s.pools)
         ]
     if not 1 <= len(books) <= _MOST_BOOKS:
         raise SourceError(f"`{name}` has {len(books):,} policies or engines, not from 1 to {_MOST_BOOKS}")

@@ -269,7 +269,7 @@ class SavedPart(Struct, frozen=True, kw_only=True):
 class SavedSheet(Struct, frozen=True, kw_only=True):
     """The ledger of one sample, in bytes, or in tokens where nothing tells what one costs."""
 
-    unit: Literal["bytes", "tokens"]
+    unit: str
     figures: list[SavedSheetFigure]
     unattributed: list[SavedPart] = []
     capacity_bytes: int | None = None
@@ -320,20 +320,24 @@ class SavedReading(Struct, frozen=True, kw_only=True):
     """One sample of one engine."""
 
     seconds: float
-    engine: int
     running: int | None
     waiting: int | None
     usage_ratio: float | None = None
     problem: str | None = None
-    pool: dict[str, Any] | None = None
     tokens: dict[str, Any] | None = None
     ledger: SavedSheet | None = None
 
 
 class SavedEngine(Struct, frozen=True, kw_only=True):
-    """One engine over a window of samples."""
+    """One engine of vLLM, or one pool of another engine, over a window of samples.
 
-    engine: int
+    ``engine`` is the index of the former, the name of the latter, whose index is ``engine_index``.
+    """
+
+    engine: int | str
+    engine_index: int = 0
+    rank: str | None = None
+    pool: str = "kv"
     model: str | None
     samples: int
     verdict: dict[str, str]
@@ -355,7 +359,8 @@ class SavedSource(Struct, frozen=True, kw_only=True):
     name: str
     samples: int
     missed: int
-    engines: list[SavedEngine]
+    engines: list[SavedEngine] = []
+    pools: list[SavedEngine] = []
     last_error: str | None = None
 
 

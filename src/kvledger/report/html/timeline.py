@@ -37,8 +37,8 @@ class Timeline:
 
 def timeline_of(points: Sequence[SavedPoint], *, most: int, sampled: bool) -> Timeline | None:
     """Return the columns of a timeline with about ``most`` stretches; None when there is none."""
-    if not points or points[-1].start_seconds + points[-1].seconds <= 0:
-        return None
+    if len(points) < (2 if sampled else 1) or points[-1].start_seconds + points[-1].seconds <= 0:
+        return None  # one sample is an instant, not a time
     whole = _with_gaps(points, sampled=sampled)
     joined = max(1, -(-len(whole) // most))
     rows = join_points(whole, joined)

@@ -10,7 +10,7 @@ from kvledger.report.html.chinese import translate
 from kvledger.report.html.markup import Markup
 from kvledger.report.html.phrases import phrases
 
-__all__ = ["account_name", "both", "code", "prose", "script_phrases", "told"]
+__all__ = ["account_name", "both", "code", "prose", "script_phrases", "told", "told_as_sentence"]
 
 _LONGEST_NAME = 64
 _CODE = re.compile(r"`([^`]+)`")
@@ -27,6 +27,13 @@ def told(text: str) -> Markup:
     """Return a sentence that a result brings along, with its translation when there is one."""
     chinese = translate(text)
     return prose(text) if chinese is None else _pair(prose(text), prose(chinese))
+
+
+def told_as_sentence(text: str) -> Markup:
+    """Return the same, beginning with a capital."""
+    chinese = translate(text)
+    english = prose(text[:1].upper() + text[1:])
+    return english if chinese is None else _pair(english, prose(chinese))
 
 
 def prose(text: str) -> Markup:

@@ -9,8 +9,8 @@ from kvledger.report.html.book import Book
 from kvledger.report.html.figures import amount, count, duration, percent
 from kvledger.report.html.markup import Markup, element
 from kvledger.report.html.reading import Run
-from kvledger.report.html.saved import SavedEngine, SavedReplay
-from kvledger.report.html.words import both, code, told
+from kvledger.report.html.saved import SavedReplay
+from kvledger.report.html.words import both, code, told, told_as_sentence
 
 __all__ = ["answer_section"]
 
@@ -55,16 +55,15 @@ def _measure(run: Run, books: Sequence[Book]) -> Iterator[_Told]:
         engine = book.engine
         if engine is None:
             continue
+        source, seconds = _name(run.name), duration(engine.traffic.get("seconds"))
         question = [
             code(book.name),
-            both("question.server", samples=count(engine.samples), seconds=_span(engine), source=_name(run.name)),
+            both("question.sample", source=source)
+            if engine.samples == 1
+            else both("question.server", samples=count(engine.samples), seconds=seconds, source=source),
             both("question.pool", pool=amount(book.capacity, book.unit)),
         ]
-        yield question, told(engine.verdict.get("sentence", "")), told(engine.verdict.get("advice", ""))
-
-
-def _span(engine: SavedEngine) -> str:
-    return duration(engine.traffic.get("seconds"))
+        yield question, told_as_sentence(engine.verdict.get("sentence", "")), told(engine.verdict.get("advice", ""))
 
 
 def _facts(facts: list[Markup]) -> Markup:

@@ -33,7 +33,8 @@ def balance_section(books: Sequence[Book], names: Sequence[str]) -> Markup:
 
 def shown_accounts(books: Sequence[Book]) -> tuple[Account, ...]:
     """Return the accounts that any book has, and those that are always shown."""
-    return tuple(a for a in Account if a in _ALWAYS or any(book.ratio[a] for book in books))
+    always = _ALWAYS if any(book.policy for book in books) else (Account.USED, Account.FREE)
+    return tuple(a for a in Account if a in always or any(book.ratio[a] for book in books))
 
 
 def name_of(book: Book, books: Sequence[Book], names: Sequence[str]) -> Markup:

@@ -20,8 +20,11 @@ _TRAFFIC = {
     "finished": "{:,.0f}",
     "finished_per_second": "{:.2f}",
     "prompt_tokens": "{:,.0f}",
+    "cached_prompt_tokens": "{:,.0f}",
     "generated_tokens": "{:,.0f}",
     "preemptions": "{:,.0f}",
+    "evicted_tokens": "{:,.0f}",
+    "reserved_used_ratio": "{:.1%}",
     "hit_ratio": "{:.1%}",
     "mean_step_seconds": "{:.4f}",
 }
