@@ -187,3 +187,15 @@ def test_labels_from_outside_cannot_break_the_text():
     (info,) = [s for s in samples(found) if s.name == "kvledger_engine_info"]
     assert info.labels["model"] == 'a"} 1\nkvledger_x{b="\\'
     assert "\nkvledger_x" not in found
+
+
+def test_names_from_outside_are_cut_and_never_make_two_series_of_one_name():
+    long = "m" * 5000
+    text = SGLANG.replace("TP", "0")
+    both = text.replace('"m"', f'"{long}1"') + text.replace('"m"', f'"{long}2"')
+    with answering(reply(both)) as url:
+        found = scrape(collector_of(follower(url)))
+    series = [(s.name, tuple(sorted(s.labels.items()))) for s in samples(found)]
+    assert len(series) == len(set(series)) > 20
+    assert values(found, "kvledger_ledger_drawn") == [1, 1]
+    assert max(len(value) for s in samples(found) for value in s.labels.values()) <= 200

@@ -13,7 +13,7 @@ from prometheus_client.registry import Collector
 from kvledger.errors import Error
 from kvledger.measure.meter import Meter
 from kvledger.measure.pool_meter import PoolMeter
-from kvledger.report.prometheus.instant import PoolInstant, SourceInstant, pool_of_moment, pool_of_reading
+from kvledger.report.prometheus.instant import PoolInstant, SourceInstant, pool_of_moment, pool_of_reading, tell_apart
 from kvledger.report.prometheus.table import METRICS, Metric, PoolMetric, SourceMetric, build_info
 from kvledger.sources.endpoints import Answer, Endpoint
 from kvledger.sources.http import Access, Address
@@ -66,7 +66,8 @@ class Follower:
 
     def _read(self, answer: Answer, seconds: float) -> tuple[PoolInstant, ...]:
         if answer.scrape is None:
-            return tuple(pool_of_moment(moment) for moment in self._pools.take(answer.snapshots, seconds=seconds))
+            moments = self._pools.take(answer.snapshots, seconds=seconds)
+            return tell_apart([pool_of_moment(moment) for moment in moments])
         readings, engines = self._meter.take(answer.scrape, seconds=seconds), answer.scrape.engines
         return tuple(pool_of_reading(reading, engine) for reading, engine in zip(readings, engines, strict=True))
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from kvledger.engines.facts import Engine
 from kvledger.engines.vllm.metrics import VllmEngine
@@ -13,7 +15,7 @@ from kvledger.measure.pool import Structure
 from kvledger.measure.pool_meter import PoolMoment
 from kvledger.measure.sheet import Sheet
 
-__all__ = ["PoolInstant", "SourceInstant", "lengths_of", "pool_of_moment", "pool_of_reading"]
+__all__ = ["PoolInstant", "SourceInstant", "lengths_of", "pool_of_moment", "pool_of_reading", "tell_apart"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,3 +107,14 @@ def pool_of_moment(moment: PoolMoment) -> PoolInstant:
         sheet=moment.sheet,
         problem=moment.problem,
     )
+
+
+def tell_apart(pools: Sequence[PoolInstant]) -> tuple[PoolInstant, ...]:
+    """Return the pools, numbered where two have one name: a Prometheus refuses all series of a scrape for that."""
+    seen: Counter[tuple[str, str]] = Counter()
+    found = []
+    for one in pools:
+        seen[one.engine, one.pool] += 1
+        number = seen[one.engine, one.pool]
+        found.append(one if number == 1 else replace(one, engine=f"{one.engine} #{number}"))
+    return tuple(found)

@@ -94,6 +94,8 @@ def _pair(
         )
 
 
+_LONGEST = 200
+"""Characters of a served name that are shown: it comes from outside."""
 _FIGURE = ("figure", "accuracy")
 _POLICY = ("policy", "accuracy")
 
@@ -125,7 +127,7 @@ METRICS: tuple[Metric, ...] = (
         kind=Kind.INFO,
         meaning="Which engine it is, the served name, and how its layers take blocks",
         labels=("server", "model", "structure", "scheduling"),
-        read=lambda one: iter([((one.server.value, one.model or "", one.structure, one.scheduling), 1)]),
+        read=lambda one: iter([((one.server.value, (one.model or "")[:_LONGEST], one.structure, one.scheduling), 1)]),
     ),
     PoolMetric(
         name="kvledger_ledger_drawn",
