@@ -59,6 +59,15 @@ def test_requests_that_wait_beside_free_memory_are_told():
     assert "KV014" not in served(*busy(3, 16, 30, 95.0))
 
 
+def test_more_seats_are_proposed_where_the_log_says_that_all_are_taken():
+    """16 of 16 hold 20.1 %: 71 like them hold 90 %."""
+    seats = "non-default args: {'model': 'm', 'max_num_seqs': 16}"
+    found = served(seats, *busy(3, 16, 30, 20.0))["KV014"]
+    assert found.best.setting == "--max-num-seqs 71"
+    assert found.returned > 0
+    assert served(seats, *busy(3, 15, 30, 20.0))["KV014"].remedies == ()
+
+
 def test_three_lines_without_a_token_are_a_stall_and_two_are_none():
     def stalled(count):
         return find(log("# GPU blocks: 2000, # CPU blocks: 2048",
@@ -68,6 +77,13 @@ def test_three_lines_without_a_token_are_a_stall_and_two_are_none():
 
     assert "KV013" in stalled(3)
     assert "KV013" not in stalled(2)
+
+
+def test_a_queue_behind_an_empty_pool_is_told():
+    idle = [line.replace("usage: -0.1%", "usage: 0.0%") for line in busy(4, 0, 2, 0.0, prompt=0.0, generation=0.0)]
+    assert "needs more than its 131,072 tokens" in served(*idle)["KV012"].sentence
+    assert "KV012" not in served(*idle[:2])
+    assert "KV012" not in served(*(line.replace("Waiting: 2", "Waiting: 0") for line in idle))
 
 
 def test_fp8_is_not_proposed_where_the_log_does_not_tell_the_dtype():

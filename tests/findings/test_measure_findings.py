@@ -10,6 +10,7 @@ from kvledger.engines.vllm.metrics import read_vllm_metrics
 from kvledger.findings.evidence import MeasureCase, PoolsCase
 from kvledger.findings.search import find_in_measure, find_in_pools
 from kvledger.measure.meter import Meter
+from kvledger.measure.pricing import price_by_token
 from kvledger.measure.summary import summarise
 from tests.measure.recorded import rows, scrapes
 from tests.measure.slot_server import slot, snapshot_of
@@ -78,6 +79,13 @@ def test_a_window_without_a_token_is_a_stall():
     assert look(still)["KV013"].size.low == 990 * 16
     moving = texts({"ended": 100}, *({"ended": 100 + n} for n in range(1, 7)))
     assert "KV013" not in look(moving)
+
+
+def test_a_queue_behind_an_empty_pool_is_told():
+    empty = {"held": 0, "running": 0, "waiting": 3, "ended": 100, "tokens": 0}
+    assert "needs more than its 16,000 slots" in look(texts(*[empty] * 7))["KV012"].sentence
+    assert "KV012" not in look(texts(*[empty | {"waiting": 0}] * 7))
+    assert "KV012" not in look(texts(*[empty | {"held": 10, "running": 1}] * 7))
 
 
 def test_room_over_a_window_gives_memory_back():
@@ -186,3 +194,23 @@ def test_strips_of_busy_slots_are_told_where_the_layout_is_proved():
     assert found["KV048"].size.low == 300
     alone = snapshot_of(slot(0, tokens=100, busy=True, context=1000), slot(1, tokens=80, context=1000))
     assert "KV048" not in look_at_pools([(alone,)])
+
+
+def test_a_full_pool_of_windows_beside_an_empty_one_is_told():
+    def usage(full, swa):
+        values = {"num_running_reqs": 2, "num_queue_reqs": 0, "max_total_num_tokens": 1000}
+        per_pool = {"full_token_usage": full, "swa_token_usage": swa, "max_total_num_tokens_swa": 800}
+        return read_sglang(sglang(**(values | per_pool)))
+
+    assert "KV050" in look_at_pools([usage(0.3, 0.95)])
+    assert "KV050" not in look_at_pools([usage(0.7, 0.95)])
+
+
+def test_amounts_are_bytes_where_a_price_is_known():
+    low = {"held": 300, "running": 8, "waiting": 20}
+
+    def priced(shape, _):
+        return price_by_token(shape, 1000)
+
+    found = look(texts(low, low | {"ended": 110}), complete=priced)["KV014"]
+    assert (found.size.unit, found.size.low) == ("bytes", (1000 - 300) * 16 * 1000)

@@ -258,3 +258,39 @@ def test_a_prefix_cache_that_finds_nothing_is_explained():
     found = find(sharing(40, 0), scenario("paged", base=caching))["KV031"]
     assert found.remedies == ()
     assert "KV031" not in find(sharing(40, 64), scenario("paged", base=caching))
+
+
+def test_extents_of_coarse_grain_are_found():
+    coarse = scenario("exact", base=Policy(name="", kind=Kind.PAGED, granularity_tokens=128))
+    found = find(same(60, 100, 50), coarse)["KV005"]
+    assert found.best.setting == "extents of whole tokens"
+
+
+def test_samples_share_their_prompt_when_seats_are_counted():
+    """4 samples of 40 + 4 x 10 tokens: 20 a sequence, so 49 fit 992; 9 in 10 of them are proposed."""
+    from dataclasses import replace
+
+    import numpy as np
+
+    traffic = replace(same(80, 40, 10), samples=np.full(80, 4, np.int32))
+    found = find(traffic, scenario("paged", max_num_seqs=8))["KV014"]
+    assert found.best.setting == "max_num_seqs 44 (`--max-num-seqs`)"
+
+
+def test_short_prompts_below_a_wide_block_are_counted():
+    from dataclasses import replace
+
+    from kvledger.pool.groups import BlockGroups, GroupKind, LayerGroup
+
+    def wide(tokens, *, caching=True):
+        group = LayerGroup(kind=GroupKind.FULL, block_tokens=tokens, payload_bytes=2 * tokens)
+        groups = BlockGroups(groups=(group,), block_bytes=2 * tokens)
+        base = Policy(name="", kind=Kind.PAGED, prefix_caching=caching)
+        case = scenario("paged", tokens=Pool(bytes_per_token=2, memory_bytes=2**14), base=base, max_model_len=600)
+        return replace(case, policy=replace(case.policy, groups=groups))
+
+    traffic = same(30, 256, 10)
+    assert "30 of 30 prompts have at most 256 tokens" in find(traffic, wide(256))["KV032"].sentence
+    assert "KV032" not in find(same(30, 257, 10), wide(256))
+    assert "KV032" not in find(traffic, wide(128))
+    assert "KV032" not in find(traffic, wide(256, caching=False))

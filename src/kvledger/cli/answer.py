@@ -20,7 +20,7 @@ from kvledger.cli.clocks import (
 from kvledger.cli.cost import Cost, cost_of, pool_of
 from kvledger.cli.grouping import grouped, notes_on_groups
 from kvledger.cli.output import refuse_input, refuse_overwrite
-from kvledger.cli.proving import find
+from kvledger.cli.proving import Proofs, find
 from kvledger.cli.question import Question
 from kvledger.cli.remarks import (
     OF_MODEL,
@@ -169,7 +169,7 @@ def _clock_text(question: Question, cost: Cost) -> tuple[str, tuple[str, ...]]:
 
 def _needs_identity(question: Question, changes: list[Change]) -> bool:
     tried = any(change.setting is Setting.PREFIX_CACHING for change in changes)
-    return tried or question.prefix_caching == "on"
+    return tried or question.prefix_caching == "on" or question.findings == Proofs.ALL
 
 
 def _trace(question: Question, load: Callable[..., Trace], *, identity: bool) -> Trace:

@@ -35,12 +35,13 @@ def find(
 ) -> FindingsReport | None:
     """Look at every policy that was replayed; None when nothing was asked for.
 
-    ``auto`` replays proofs for at most `MOST_REQUESTS` requests, and only those that need no other kernel than block
-    tables and extents, which takes no second compilation.
+    ``auto`` replays proofs for at most `MOST_REQUESTS` requests, and with a prefix cache only where one was replayed
+    already: its kernel takes a compilation of its own.
     """
     if asked == Proofs.OFF:
         return None
-    prover = Prover(run=_allow(asked, workload, run))
+    caching = any(policy.prefix_caching for policy, _ in replayed)
+    prover = Prover(run=_allow(asked, workload, run, caching=caching))
     known = [(replace(context.base, policy=policy), outcome) for policy, outcome in replayed]
     cases = [
         ReplayCase(
@@ -56,9 +57,11 @@ def find(
     return find_in_replay(cases, prover=prover)
 
 
-def _allow(asked: str, workload: Workload, run: Run) -> Callable[[Workload, Scenario], Outcome | None]:
+def _allow(
+    asked: str, workload: Workload, run: Run, *, caching: bool
+) -> Callable[[Workload, Scenario], Outcome | None]:
     def prove(traffic: Workload, scenario: Scenario) -> Outcome | None:
-        costly = len(workload) > MOST_REQUESTS or scenario.policy.prefix_caching
+        costly = len(workload) > MOST_REQUESTS or (scenario.policy.prefix_caching and not caching)
         if asked == Proofs.AUTO and costly:
             return None
         return run(traffic, scenario)

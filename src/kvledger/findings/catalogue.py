@@ -21,11 +21,12 @@ from kvledger.findings.rules.prefix import CacheIsNotUse, NothingShared, SharedB
 from kvledger.findings.rules.pressure import PoolFullAndPreempting
 from kvledger.findings.rules.promises import PromisedNotGenerated
 from kvledger.findings.rules.queue import LoadFillsMemory, SeatsNotMemory
-from kvledger.findings.rules.refused import LargerThanPool, RefusedByLength
 from kvledger.findings.rules.reservation import RefusedWhileFree, ReservationDominates
 from kvledger.findings.rules.slots import ContextSplit, ParallelContexts
 from kvledger.findings.rules.stall import SchedulerStalls
 from kvledger.findings.rules.startup import ProfileRunGrew, ShareOfFree, UnevenRanks
+from kvledger.findings.rules.too_large import LargerThanPool
+from kvledger.findings.rules.too_long import RefusedByLength
 
 __all__ = ["RULES", "find_rule"]
 
@@ -84,8 +85,10 @@ def find_rule(code: str) -> Rule:
     codes = {rule.code: rule for rule in RULES}
     if wanted not in codes:
         near = get_close_matches(wanted[:20], codes, n=1)
-        meant = f"did you mean `{near[0]}`? " if near else ""
+        meant = f"did you mean `{near[0]}`?" if near else ""
+        what = "KVE codes are errors, each with its own hint:" if wanted.startswith("KVE") else meant
         raise UsageError(
-            f"there is no finding `{code[:40]}`", hint=f"{meant}`kvledger explain` lists the {len(codes)} that exist"
+            f"there is no finding `{code[:40]}`",
+            hint=" ".join(filter(None, (what, f"`kvledger explain` lists the {len(codes)} that exist"))),
         )
     return codes[wanted]

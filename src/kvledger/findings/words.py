@@ -1,10 +1,8 @@
-"""How findings write shares and lists."""
+"""How findings write shares."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-__all__ = ["join_words", "share"]
+__all__ = ["share"]
 
 
 def share(ratio: float) -> str:
@@ -14,12 +12,3 @@ def share(ratio: float) -> str:
     '81.8 %'
     """
     return f"{100 * ratio:.1f} %"
-
-
-def join_words(words: Iterable[str]) -> str:
-    """Join what gets worse; empty parts are left out.
-
-    >>> join_words(["a", "", "b"])
-    'a; b'
-    """
-    return "; ".join(word for word in words if word)

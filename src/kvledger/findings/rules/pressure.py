@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kvledger.findings.evidence import LogCase, MeasureCase, PoolsCase, ReplayCase
 from kvledger.findings.finding import Finding, Remedy, Trade, amount
@@ -19,7 +20,7 @@ from kvledger.replay.settings import Pool
 from kvledger.replay.what_if import Scenario, seconds
 from kvledger.units import counted, format_bytes
 
-__all__ = ["PoolFullAndPreempting", "count_seats", "of_bytes", "serves_no_slower", "time_words"]
+__all__ = ["PoolFullAndPreempting", "count_seats", "final_tokens", "of_bytes", "serves_no_slower", "time_words"]
 
 _OFTEN_RATIO = 0.1
 _MORE_MEMORY = 5, 4
@@ -201,12 +202,19 @@ def _changes(case: ReplayCase) -> Iterator[tuple[str, Scenario, str]]:
 
 
 def count_seats(case: ReplayCase) -> int:
-    """Return how many requests of the mean final length the pool holds."""
-    workload, settings = case.workload, case.scenario.settings
-    final = np.minimum(workload.prompt_tokens.astype(np.int64) + workload.output_tokens, settings.max_model_len).mean(
-        dtype=np.float64
-    )
-    return int(case.outcome.capacity_bytes // max(1.0, final * case.scenario.pool.bytes_per_token))
+    """Return how many sequences of the mean final length the pool holds; the samples of a request share its prompt."""
+    final, samples = final_tokens(case)
+    mean = final.sum(dtype=np.float64) / max(1, samples.sum(dtype=np.int64))
+    return int(case.outcome.capacity_bytes // max(1.0, mean * case.scenario.pool.bytes_per_token))
+
+
+def final_tokens(case: ReplayCase) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the tokens that each request ends with, all its samples together, and how many samples it has."""
+    workload, longest = case.workload, case.scenario.settings.max_model_len
+    prompts = np.minimum(workload.prompt_tokens.astype(np.int64), longest)
+    outputs = np.minimum(workload.output_tokens, longest - prompts)
+    samples = np.ones(len(workload), np.int64) if workload.samples is None else workload.samples.astype(np.int64)
+    return prompts + samples * outputs, samples
 
 
 def of_bytes(pool: Pool, size: int) -> Pool:

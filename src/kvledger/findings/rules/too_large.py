@@ -1,24 +1,25 @@
-"""Requests that are refused: larger than the pool, or longer than allowed."""
+"""Requests that are larger than the pool."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-import numpy as np
-
-from kvledger.engines.facts import Notice, NoticeKind
+from kvledger.engines.facts import Notice, NoticeKind, PeriodicSample, SampleKind
 from kvledger.engines.size import SizeOutcome
-from kvledger.findings.evidence import LogCase, ReplayCase, SizeCase
+from kvledger.findings.evidence import LogCase, MeasureCase, ReplayCase, SizeCase
 from kvledger.findings.finding import Finding, Remedy, Trade, amount
 from kvledger.findings.rule import Rule
-from kvledger.findings.rules.pressure import of_bytes
+from kvledger.findings.rules.pressure import final_tokens, of_bytes
 from kvledger.ledger import Accuracy
 from kvledger.pool.policy import Kind
 from kvledger.replay.outcome import Rejection
 from kvledger.units import counted, format_bytes
 
-__all__ = ["LargerThanPool", "RefusedByLength"]
+__all__ = ["LargerThanPool"]
+
+_STUCK_SECONDS = 5
+_STUCK_LINES = 3
 
 
 class LargerThanPool(Rule):
@@ -26,7 +27,8 @@ class LargerThanPool(Rule):
 
     What it measures:
         Requests whose keys and values never fit, however empty the pool is. Engines that check max_model_len against
-        the pool do not start; others admit such a request, grow it until nothing is left, and begin again for ever.
+        the pool do not start; others admit such a request, grow it until nothing is left, and begin again for ever. Of
+        a running server: requests that wait for seconds while nothing runs and nothing is held.
 
     Why it costs:
         The request can never end, and while it tries nobody else gets memory.
@@ -42,7 +44,8 @@ class LargerThanPool(Rule):
         Longer requests are refused at once instead of being retried. fp8 rounds keys and values.
 
     Known limits:
-        Why there is less memory than expected is another matter: see KV023 and KV045.
+        Why there is less memory than expected is another matter: see KV023 and KV045. A queue behind an empty pool may
+        have another cause, such as a transfer or an adapter that is loaded; nothing is proposed for it.
 
     Sources:
         vLLM v1/core/kv_cache_utils.py, check_enough_kv_cache_memory; vllm-project/vllm#52530, #39734.
@@ -56,7 +59,7 @@ class LargerThanPool(Rule):
         count = outcome.rejected.get(Rejection.LARGER_THAN_POOL, 0)
         if scenario.policy.kind is not Kind.PAGED or scenario.policy.groups is not None or not count:
             return
-        longest = min(case.workload.longest_tokens, scenario.settings.max_model_len)
+        longest = int(final_tokens(case)[0].max())
         needed = longest * scenario.pool.bytes_per_token
         missing = max(0, needed - outcome.capacity_bytes)
         block = scenario.policy.block_size
@@ -111,9 +114,34 @@ class LargerThanPool(Rule):
             *_planned(case, outcome, failure.needed_bytes),
         )
 
+    def in_measure(self, case: MeasureCase) -> Iterator[Finding]:
+        """Look at a queue that nobody leaves although nothing runs."""
+        summary, shape = case.summary, case.shape
+        peak, traffic = summary.peak, summary.traffic
+        if shape is None or peak is None or traffic.seconds < _STUCK_SECONDS or traffic.generated_tokens != 0:
+            return
+        if peak.running or case.peak_held_tokens or not summary.last.waiting or traffic.finished:
+            return
+        yield self.tell(
+            case.subject,
+            f"{counted(summary.last.waiting, 'request')} wait for {traffic.seconds:.0f} s and none runs, though the "
+            f"pool is empty: the first one needs more than its {shape.usable_tokens:,} slots, or cannot start for "
+            "another reason",
+            amount(case.amount_of(shape.usable_tokens), formula="usable slots", unit=case.unit),
+        )
+
     def in_log(self, case: LogCase) -> Iterator[Finding]:
-        """Look at the error with which a start ended."""
+        """Look at the error with which a start ended, and at a queue that nobody leaves although nothing runs."""
         startup = case.startup
+        stuck = _find_stuck(case.samples)
+        if stuck and case.pool_tokens is not None:
+            yield self.tell(
+                case.subject,
+                f"{counted(int(stuck[-1].waiting.value) if stuck[-1].waiting else 0, 'request')} wait and none runs in "
+                f"{len(stuck)} lines in a row, though the pool is empty: the first one needs more than its "
+                f"{case.pool_tokens:,.0f} tokens, or cannot start for another reason",
+                amount(case.amount_of(case.pool_tokens), formula="the pool", unit=case.unit),
+            )
         for notice in startup.errors if startup is not None else ():
             if notice.kind is NoticeKind.TOO_LONG and notice.asked is not None and notice.longest is not None:
                 yield self._of_notice(case, notice, asked=notice.asked, longest=notice.longest)
@@ -144,63 +172,25 @@ class LargerThanPool(Rule):
         )
 
 
-class RefusedByLength(Rule):
-    """Requests are refused for their length, not for memory.
-
-    What it measures:
-        Requests whose prompt leaves no room for a token below max_model_len, while the pool could hold them.
-
-    Why it costs:
-        The failures look like pressure on the cache, and no more memory cures them.
-
-    Example:
-        A server answers 400 to 4,097 prompt tokens + 4,096 max_tokens with max_model_len 8,192, while 23 to 45 % of
-        its cache is used and nothing waits.
-
-    What to change:
-        A larger max_model_len (`--max-model-len`), if the model takes it: with block tables it reserves nothing. The
-        proof replays the longest request of the trace. Or the clients ask for fewer tokens.
-
-    What gets worse:
-        vLLM must hold one request of max_model_len to start, and its profile run may grow (see KV023).
-
-    Known limits:
-        Only what a trace says was asked for is seen; a server's log names refusals, which are not read yet.
-
-    Sources:
-        vLLM entrypoints/openai/serving_engine.py (maximum context length); design of the replay, section 4.
-    """
-
-    code = "KV015"
-
-    def in_replay(self, case: ReplayCase) -> Iterator[Finding]:
-        """Look at prompts of max_model_len tokens or more."""
-        outcome, scenario = case.outcome, case.scenario
-        count = outcome.rejected.get(Rejection.PROMPT_TOO_LONG, 0)
-        if scenario.policy.kind is not Kind.PAGED or not count:
-            return
-        prompts = case.workload.prompt_tokens
-        refused = prompts[prompts >= scenario.settings.max_model_len]
-        wanted = case.workload.longest_tokens + 1
-        needed = int(refused.sum(dtype=np.int64)) * scenario.pool.bytes_per_token
-        longer = replace(scenario, settings=replace(scenario.settings, max_model_len=wanted))
-        after = case.replay(longer)
-        if after is None or after.finished <= outcome.finished:
-            return
-        yield self.tell(
-            case.subject,
-            f"{counted(count, 'request')} are refused because their prompts have {scenario.settings.max_model_len:,} "
-            f"tokens (max_model_len) or more, not for lack of memory",
-            amount(needed, formula="bytes of the refused prompts"),
-            Remedy(
-                setting=f"max_model_len {wanted:,} (`--max-model-len`)",
-                returned=amount(0, formula="none: blocks are taken as tokens come"),
-                trade=Trade.TRADE_OFF,
-                proof=f"replayed: {after.finished:,} of {after.requests:,} are served instead of {outcome.finished:,}",
-                worse="the pool must hold one request of that length for the engine to start, and the model must take "
-                "it",
-            ),
+def _find_stuck(samples: Sequence[PeriodicSample]) -> list[PeriodicSample]:
+    """Return the first run of lines in which requests wait, none runs and nothing is held; empty when it is short."""
+    run: list[PeriodicSample] = []
+    for sample in samples:
+        told = sample.running is not None and sample.waiting is not None and sample.usage_ratio is not None
+        stuck = (
+            told
+            and sample.kind is SampleKind.INTERVAL
+            and not (sample.running and sample.running.value)
+            and bool(sample.waiting and sample.waiting.value)
+            and not (sample.usage_ratio and sample.usage_ratio.value)
         )
+        if stuck:
+            run.append(sample)
+        elif len(run) >= _STUCK_LINES:
+            return run
+        else:
+            run = []
+    return run if len(run) >= _STUCK_LINES else []
 
 
 def _planned(case: SizeCase, outcome: SizeOutcome, needed: int) -> Iterator[Remedy]:
