@@ -2,7 +2,7 @@
 
 import pytest
 
-from kvledger.engines.plan import Deployment, KvMemory
+from kvledger.engines.plan import Deployment, GpuBudget, KvMemory
 from kvledger.engines.registry import ENGINES, load_planner
 from kvledger.engines.size import SizeQuestion, answer_size
 from kvledger.findings.evidence import SizeCase
@@ -185,6 +185,28 @@ def test_parallel_contexts_cost_a_context_each():
     assert one.returned.low == 3 * 4096 * 131_072
     quantised = {"num_ctx": "4096", "num_parallel": "1", "kv_cache_type": "q8_0"}
     assert "KV049" not in find("llama-3.1-8b", engine="ollama", options=quantised)
+
+
+def test_a_further_context_of_gpt_oss_costs_three_gibibytes_and_no_more():
+    """12 full layers of 2,048 bytes at 131,072 tokens are 3 GiB; with all 24 layers full it were 6, never 19."""
+    options = {"num_ctx": "131072", "num_parallel": "4"}
+    found = find("gpt-oss-20b", engine="ollama", options=options, memory=40 * GIB)["KV049"]
+    one = next(remedy for remedy in found.remedies if remedy.setting == "OLLAMA_NUM_PARALLEL=1")
+    assert 3 * GIB <= one.returned.low / 3 <= 3.1 * GIB
+
+
+def test_a_share_of_free_memory_is_told_where_a_device_was_given():
+    gpu = GpuBudget(total_bytes=80 * GIB, weights_bytes=15 * GIB)
+    planner = load_planner("tensorrt-llm")
+    model, deployment = find_model("llama-3-8b"), Deployment(engine="tensorrt-llm", version="1.3")
+    memory = planner.model_memory(model, deployment, gpu)
+    outcome = answer_size(planner, SizeQuestion(model=model, deployment=deployment, memory=memory))
+    (found,) = find_in_size([SizeCase(outcome=outcome, planner=planner)]).findings
+    assert found.code == "KV022"
+    fixed = {"max_tokens": found.best.setting.split()[-1]}
+    again = plan_case("llama-3-8b", engine="tensorrt-llm", memory=100 * GIB, options=fixed)
+    assert again.plan.pools[0].units == outcome.plan.pools[0].units
+    assert "KV022" not in find("llama-3-8b", engine="tensorrt-llm")
 
 
 def test_an_expanded_latent_is_told_of_old_files_only():

@@ -135,8 +135,8 @@ class GrainAboveHalf(Rule):
             return
         yield self.tell(
             case.subject,
-            f"{format_bytes(internal)} are held only for grain; half of {grain:,} tokens for each of "
-            f"{running:.1f} running requests would be {format_bytes(expected)}",
+            f"{format_bytes(internal)} are held only for grain: buffers and rounding of extents"
+            + (f"; half of {grain:,} tokens a request would be {format_bytes(expected)}" if grain > 1 else ""),
             amount(internal - expected, formula="mean of `internal`, minus half a grain for each running request"),
             *remedies,
         )

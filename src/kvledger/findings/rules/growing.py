@@ -88,8 +88,8 @@ class PaddedBatch(Rule):
         The next batch starts only when the last row of this one has ended, however short the others were.
 
     Example:
-        In the demo `static-batch` fills 3.9 % of the pool with tokens in use and takes seven times as long as block
-        tables.
+        In the demo `static-batch` fills 3.9 % of the pool with tokens in use and takes nearly nine times as long as
+        block tables.
 
     What to change:
         Continuous batching with block tables: vLLM, SGLang, `transformers serve --continuous-batching`.
