@@ -5,19 +5,22 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.stamp
 PYTEST_ARGS ?=
+# Optional packages to test with, such as EXTRAS=transformers,serve; without them, their tests are skipped.
+EXTRAS ?=
+DEV    := $(STAMP)-dev$(if $(EXTRAS),-$(EXTRAS))
 
 .PHONY: demo test test-all check docs bench frontend clean
 
 demo: $(STAMP)
 	@$(BIN)/kvledger demo
 
-test: $(STAMP)-dev
+test: $(DEV)
 	$(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)
 
-test-all: $(STAMP)-dev
+test-all: $(DEV)
 	$(BIN)/python -m pytest -m "not gpu and not network" $(PYTEST_ARGS)
 
-check: $(STAMP)-dev
+check: $(DEV)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -25,10 +28,10 @@ check: $(STAMP)-dev
 	$(BIN)/python -m pytest --doctest-modules --doctest-continue-on-failure src -p no:randomly -q
 	$(BIN)/sphinx-build -q -W --keep-going -b html docs docs/_build/html
 
-docs: $(STAMP)-dev
+docs: $(DEV)
 	$(BIN)/sphinx-build -W --keep-going -b html docs docs/_build/html
 
-bench: $(STAMP)-dev
+bench: $(DEV)
 	$(BIN)/python -m benchmarks
 
 # The script and the style of the HTML report; what is built is committed. Needs Node.js and npm.
@@ -42,8 +45,8 @@ $(STAMP): pyproject.toml
 	$(BIN)/python -m pip install --quiet --editable .
 	@touch $@
 
-$(STAMP)-dev: pyproject.toml $(STAMP)
-	$(BIN)/python -m pip install --quiet --group dev --editable .
+$(DEV): pyproject.toml $(STAMP)
+	$(BIN)/python -m pip install --quiet --group dev --editable '.$(if $(EXTRAS),[$(EXTRAS)])'
 	@touch $@
 
 clean:
