@@ -3,7 +3,7 @@
 import uPlot from "uplot";
 import { ACCOUNTS, type Book, type Timeline } from "./data";
 import { button, colour, make, save } from "./dom";
-import { amount, decimal, duration, percent, round, timeSplits } from "./format";
+import { amount, decimal, duration, moment, percent, round, timeSplits } from "./format";
 import { fillOf } from "./hatch";
 import { say } from "./phrases";
 import { stackedSvg } from "./picture";
@@ -252,7 +252,7 @@ export class Chart {
     if (index >= 0) {
       const start = this.line.start_seconds[index]!;
       const stop = this.line.start_seconds[index + 1] ?? this.line.end_seconds;
-      when.append(`${duration(start, this.whole)} · ${say("mean", { span: duration(stop - start) })}`);
+      when.append(`${moment(start)} · ${say("mean", { span: duration(stop - start) })}`);
     } else if (seconds === null) {
       when.append(say("mean", { span: duration(Math.max(0, end - from)) }));
     }

@@ -30,6 +30,16 @@ export function duration(seconds: number, of: number = seconds): string {
   return `${of < 100 ? seconds.toFixed(2) : seconds.toFixed(0)}${GAP}s`;
 }
 
+// A moment rather than a length: two units, the second whole.
+export function moment(seconds: number): string {
+  for (const [size, unit, small, part] of [[86400, "d", 3600, "h"], [3600, "h", 60, "min"], [60, "min", 1, "s"]] as const) {
+    if (seconds < size * 1.5) continue;
+    const rest = Math.floor((seconds % size) / small);
+    return `${Math.floor(seconds / size)}${GAP}${unit} ${rest}${GAP}${part}`;
+  }
+  return `${seconds.toFixed(2)}${GAP}s`;
+}
+
 // Where the lines of a time axis go: on whole numbers of the unit that the span is told in.
 export function timeSplits(from: number, to: number, most: number): number[] {
   const nice = [1, 2, 5, 10, 15, 20, 30, 60, 120, 300, 600, 900, 1200, 1800, 3600, 7200, 10800, 21600, 43200, 86400];

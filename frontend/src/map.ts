@@ -3,7 +3,7 @@
 import { readoutRow } from "./chart";
 import { ACCOUNTS, type Book, type Data, type Layout } from "./data";
 import { button, colour, make, save } from "./dom";
-import { amount, decimal, duration, percent, round } from "./format";
+import { amount, decimal, moment, percent, round } from "./format";
 import { hatchDefs, svgFill } from "./hatch";
 import { say } from "./phrases";
 import { escape } from "./picture";
@@ -217,7 +217,7 @@ export class PoolMap {
   private title(): string {
     const { time_seconds, step, running, waiting } = this.layout;
     return [
-      duration(time_seconds),
+      moment(time_seconds),
       say("step", { step: step.toLocaleString("en-US") }),
       `${decimal(running)} ${say("running")}`,
       `${decimal(waiting)} ${say("waiting")}`,

@@ -1,15 +1,21 @@
 // Tables copy as CSV: raw numbers where a cell has them, its text where not.
 
-import { button, make } from "./dom";
+import { button, make, save } from "./dom";
 import { say } from "./phrases";
 import { listen } from "./state";
 
 export function addCopyButtons(): void {
   for (const box of document.querySelectorAll<HTMLElement>("[data-table]")) {
-    const copy = button(say("csv"), () => {
-      void navigator.clipboard?.writeText(csv(box.querySelector("table")!)).catch(() => undefined);
-      copy.textContent = say("copied");
-      setTimeout(() => (copy.textContent = say("csv")), 1500);
+    const copy = button(say("csv"), async () => {
+      const text = csv(box.querySelector("table")!);
+      try {
+        await navigator.clipboard.writeText(text);
+        copy.textContent = say("copied");
+        setTimeout(() => (copy.textContent = say("csv")), 1500);
+      } catch {
+        // There is no clipboard, or it is not ours: the table comes as a file.
+        save(text, `kvledger-${box.dataset["table"]}.csv`, "text/csv");
+      }
     });
     listen(() => (copy.textContent = say("csv")));
     const foot = make("div", { class: "foot" }, ...box.querySelectorAll(":scope > .how"), copy);

@@ -5,13 +5,17 @@ import hashlib
 import json
 import re
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pytest
 
 from kvledger.errors import SourceError
 from kvledger.report.html import Language, read_run, render_page, run_of
+from kvledger.report.html.phrases import phrases
 
 from .results import finding, policy, replay
+
+ROOT = Path(__file__).resolve().parents[3]
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"' \u202eevil\u202c \x00\x1b[31m"
 
@@ -167,3 +171,9 @@ def test_a_finding_is_told_with_its_remedy_its_proof_and_its_price():
         "KV109",
     ):
         assert part in text
+
+
+def test_every_phrase_of_the_script_exists():
+    sources = "".join(path.read_text("utf-8") for path in (ROOT / "frontend" / "src").glob("*.ts"))
+    said = set(re.findall(r'say\("([^"$]+)"', sources))
+    assert {f"script.{name}" for name in said} - set(phrases()) == set()

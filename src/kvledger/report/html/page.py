@@ -14,6 +14,7 @@ import msgspec
 
 import kvledger
 from kvledger.errors import SourceError
+from kvledger.ledger import Accuracy
 from kvledger.report.html.book import Book, books_of
 from kvledger.report.html.markup import Markup, data_script, element
 from kvledger.report.html.phrases import read_asset
@@ -113,7 +114,7 @@ def _sections(runs: Sequence[Run], books: Sequence[Book]) -> list[Markup]:
     names = [run.name for run in runs]
     several = len(runs) > 1
     replays = [(number, run.result) for number, run in enumerate(runs) if isinstance(run.result, SavedReplay)]
-    seconds = replays[-1][1].accuracy.get("seconds", "modelled") if replays else "measured"
+    seconds = _accuracy(replays[-1][1].accuracy.get("seconds")) if replays else "measured"
     return [
         answer_section(runs, books, lead=comparison_sentence(pair_books(books)) if len(runs) == 2 else None),
         compare_section(runs, books),
@@ -122,7 +123,7 @@ def _sections(runs: Sequence[Run], books: Sequence[Book]) -> list[Markup]:
             findings_section(number, run.result.findings, name=run.name if several else None)
             for number, run in enumerate(runs)
         ),
-        time_section(books),
+        time_section(books, seconds),
         pool_section(books, names),
         engine_section(books, names),
         requests_section(books, names, seconds),
@@ -131,6 +132,10 @@ def _sections(runs: Sequence[Run], books: Sequence[Book]) -> list[Markup]:
         *(lengths_section(number, result, name=names[number] if several else None) for number, result in replays),
         provenance_section(runs, kvledger.__version__),
     ]
+
+
+def _accuracy(text: str | None) -> str:
+    return text if text in tuple(Accuracy) else str(Accuracy.MODELLED)
 
 
 def _data(runs: Sequence[Run], books: Sequence[Book]) -> dict[str, Any]:

@@ -12,8 +12,8 @@ from kvledger.report.html.words import both
 __all__ = ["time_section"]
 
 
-def time_section(books: Sequence[Book]) -> Markup:
-    """Return the section over time; empty when no book has a timeline."""
+def time_section(books: Sequence[Book], seconds: str) -> Markup:
+    """Return the section over time; empty when no book has a timeline. ``seconds`` is how time is known."""
     drawn = [book for book in books if book.timeline]
     if not drawn:
         return Markup("")
@@ -26,11 +26,17 @@ def time_section(books: Sequence[Book]) -> Markup:
         if joined > 1
         else Markup("")
     )
+    known = []
+    if any(book.policy for book in drawn):
+        known.append(both("time.known", seconds=element("em", both(f"accuracy.{seconds}"), class_=f"known {seconds}")))
+    if any(book.engine for book in drawn):
+        known.append(both("time.sampled"))
     return section(
         "time",
         both("time.title"),
         both("time.note"),
         element("noscript", element("p", both("static"), class_="note")),
         element("div", id="charts", hidden=True),
+        element("p", *known, class_="note"),
         reduced,
     )

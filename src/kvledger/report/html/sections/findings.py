@@ -38,7 +38,17 @@ def _finding(identifier: str, finding: SavedFinding) -> Markup:
     about = element("p", element("span", subject), element("span", size), class_="facts")
     sentence = element("p", told(finding.sentence), class_="sentence")
     remedies = _remedies(identifier, finding) if finding.remedies else None
-    return element("div", head, about, sentence, remedies, class_="part finding")
+    return element("div", head, about, sentence, remedies, _how(finding), class_="part finding")
+
+
+def _how(finding: SavedFinding) -> Markup:
+    """Return the formulas of the finding and of what each remedy gives back."""
+    figures = [(both("findings.speaks"), finding.size)]
+    figures += [(join(both("findings.gives"), " (", told(r.setting), ")"), r.returned) for r in finding.remedies]
+    known = [
+        element("li", element("b", what), " ", _known(figure), " ", told(figure.formula)) for what, figure in figures
+    ]
+    return element("details", element("summary", both("how")), element("ul", *known), class_="how")
 
 
 def _remedies(identifier: str, finding: SavedFinding) -> Markup:
@@ -72,4 +82,4 @@ def _figure(figure: SavedFigure) -> Markup:
 
 
 def _known(figure: SavedFigure) -> Markup:
-    return element("em", both(f"accuracy.{figure.accuracy}"), class_=f"known {figure.accuracy}", title=figure.formula)
+    return element("em", both(f"accuracy.{figure.accuracy}"), class_=f"known {figure.accuracy}")

@@ -67,7 +67,7 @@ def _picture(lengths: SavedLengthTable, result: SavedReplay) -> Markup:
         f"{'L' if i else 'M'}{x(a):.1f} {y(n):.1f}H{x(b):.1f}"
         for i, ((a, b), n) in enumerate(zip(pairwise(edges), lengths.prompt_requests, strict=True))
     )
-    marks = [_mark(x(n), f"{n:,}") for n in (2**k for k in range(2, int(octaves) + 1, 2))]
+    marks = [_mark(x(n), f"{n:,}") for n in (2**k for k in range(2, int(octaves + 1e-9) + 1, 2))]
     if isinstance(limit, int) and 2 <= limit <= longest:
         marks.append(_limit(x(limit), limit))
     total = lengths.total
@@ -86,7 +86,8 @@ def _picture(lengths: SavedLengthTable, result: SavedReplay) -> Markup:
 
 
 def _mark(x: float, text: str) -> Markup:
-    return element("text", text, x=f"{x:.1f}", y=_HEIGHT - 6, text_anchor="middle")
+    anchor = "end" if x > _WIDTH - 20 else "middle"
+    return element("text", text, x=f"{x:.1f}", y=_HEIGHT - 6, text_anchor=anchor)
 
 
 def _limit(x: float, limit: int) -> Markup:

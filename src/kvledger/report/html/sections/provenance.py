@@ -8,7 +8,7 @@ from kvledger.report.html.figures import count
 from kvledger.report.html.frame import section, subsection
 from kvledger.report.html.markup import Markup, element, join
 from kvledger.report.html.reading import Run
-from kvledger.report.html.saved import SavedReplay
+from kvledger.report.html.saved import SavedMeasure, SavedReplay
 from kvledger.report.html.words import both, code, prose, told
 
 __all__ = ["provenance_section"]
@@ -40,9 +40,22 @@ def _run(number: int, run: Run, version: str) -> Markup:
     else:
         facts.append((both("provenance.version"), Markup(f"kvledger {element('bdi', version)}")))
     rows = element("dl", *(element("div", element("dt", k), element("dd", v)) for k, v in facts), class_="facts-list")
-    notes = list(_notes(result)) if isinstance(result, SavedReplay) else [told(note) for note in result.notes]
+    notes = list(_notes(result) if isinstance(result, SavedReplay) else _measure_notes(result))
     listed = element("ul", *(element("li", note) for note in notes), class_="notes") if notes else None
     return subsection(f"run-{number}", element("bdi", run.name), None, join(rows, listed))
+
+
+def _measure_notes(result: SavedMeasure) -> Iterator[Markup]:
+    yield from (told(note) for note in result.notes)
+    for source in result.sources:
+        if source.missed:
+            yield both(
+                "engine.missed",
+                missed=count(source.missed),
+                samples=count(source.samples),
+                name=element("bdi", source.name),
+                reason=prose(source.last_error or "?"),
+            )
 
 
 def _clock(clock: object) -> Markup:
