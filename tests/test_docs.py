@@ -1,13 +1,15 @@
 """The documentation holds everything a user can name, and what it shows is what the program prints."""
 
 import ast
-import gzip
 import importlib.util
 import json
+import os
 import re
 import shlex
 from dataclasses import fields
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -23,6 +25,7 @@ from kvledger.traces.formats import ALL as FORMATS
 from kvledger.traces.synthetic.catalogue import CATALOGUE, COMMON
 
 from .docs_blocks import CHECKED, NOT_RUN, blocks_of, commands_of, missing_line, run
+from .measure.recorded import rows
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
@@ -60,14 +63,28 @@ def page(name):
 
 @pytest.fixture
 def folder_of_a_user(tmp_path):
-    """Return a folder with what a user has: a request log, a table of requests, a config, a saved /metrics."""
+    """Return a folder with what a user has: a log, a table of requests, a config, a saved /metrics, a recording."""
     (tmp_path / "server.log").write_text(_USERS_LOG)
-    with gzip.open(ROOT / "tests/data/vllm-0.32.0-scrapes/sync.jsonl.gz", "rt", encoding="utf-8") as scrapes:
-        (tmp_path / "metrics.txt").write_text(json.loads(next(scrapes))["text"])
+    (tmp_path / "metrics.txt").write_text(rows("sync")[24]["text"])
+    (tmp_path / "monday.kvr").write_bytes(recorded_run())
     (tmp_path / "config.json").write_text(json.dumps(_USERS_CONFIG))
-    rows = (f"{0.2 * i:.1f},{50 + 37 * i % 900},{20 + 53 * i % 500}" for i in range(200))
-    (tmp_path / "requests.csv").write_text("\n".join(["arrival_seconds,prompt_tokens,output_tokens", *rows, ""]))
+    table = (f"{0.2 * i:.1f},{50 + 37 * i % 900},{20 + 53 * i % 500}" for i in range(200))
+    (tmp_path / "requests.csv").write_text("\n".join(["arrival_seconds,prompt_tokens,output_tokens", *table, ""]))
     return tmp_path
+
+
+@cache
+def recorded_run():
+    """Record the first two phases of a real server, from idle on, as `measure --record` would have done."""
+    with TemporaryDirectory() as name:
+        scrapes = Path(name) / "scrapes"
+        scrapes.mkdir()
+        for at, row in enumerate(row for row in rows("sync") if row["phase"] in ("start", "plain")):
+            (scrapes / f"{at:03}").write_text(row["text"])
+            os.utime(scrapes / f"{at:03}", (row["seconds"], row["seconds"]))
+        code, printed = run("kvledger measure scrapes --record monday.kvr -q", name)
+        assert code == 0, printed
+        return (Path(name) / "monday.kvr").read_bytes()
 
 
 @pytest.mark.parametrize("path", [p for p in PAGES if CHECKED in p.read_text("utf-8")], ids=lambda path: path.name)
