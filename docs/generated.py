@@ -126,7 +126,8 @@ def policies() -> str:
 
 def every_policy() -> list[Policy]:
     variants = ("doubling", "step", "segments")
-    return [*parse_policies("all"), *(parse_policy(f"grow@{variant}") for variant in variants)]
+    others = [*(f"grow@{variant}" for variant in variants), "paged:radix"]
+    return [*parse_policies("all"), *map(parse_policy, others)]
 
 
 def sweep_columns() -> str:

@@ -457,3 +457,16 @@ def test_an_eviction_without_a_cache_or_beside_groups_is_refused(capsys):
         capsys, "replay", trace, *flags[2:], "--model", "gemma-3-27b", "--memory", "9GiB", "--prefix-caching", "on"
     )
     assert (found.code, "has groups of layers, which are replayed with eviction `lru` only" in found.err) == (2, True)
+
+
+def test_an_index_of_blocks_and_a_radix_tree_stand_side_by_side(capsys, tmp_path):
+    trace = "synthetic:chat,requests=200,turns=4,rate=2"
+    flags = ("--bytes-per-token", 100, "--capacity-tokens", 60_000, "--policy", "paged,paged:blocks,paged:radix")
+    found = call(capsys, "replay", trace, *flags, "--series", tmp_path / "s.csv", "--json", "-q").json()
+    plain, blocks, tree = found["policies"]
+    assert plain["prefix"] is None
+    assert 0 < blocks["prefix"]["hit_tokens"] <= tree["prefix"]["hit_tokens"]
+    assert (tree["unit_tokens"], tree["meaning"][:10]) == (1, "radix tree")
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "s.paged.csv", "s.paged-blocks.csv", "s.paged-radix.csv",
+    }  # fmt: skip

@@ -450,6 +450,11 @@ class PlainReplay:
                     self.running.remove(r)
                     self.release(r)
                     self.ended.append(r)
+                    continue
+            self.go_on(r)
+
+    def go_on(self, r):
+        """Do what a policy does with a request that was scheduled and goes on."""
 
     def finish_step(self, prefill, decodes, read):
         used, kept, held, never, external = self.totals()

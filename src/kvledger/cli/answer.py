@@ -79,7 +79,7 @@ def ask(question: Question, *, load: Callable[..., Trace] = load_trace) -> Repla
     clock_text, assumed = _clock_text(question, cost)
     part = fit_part(clock_text)
     clock = replace(clock_of(clock_text, cost), block_overhead_tokens=question.block_overhead)
-    trace = _trace(question, load, identity=_needs_identity(question, changes))
+    trace = _trace(question, load, identity=_needs_identity(policies, changes, proving=question.findings == Proofs.ALL))
     length, origin = _max_model_len(question, cost, trace.workload)
     settings = Settings(
         max_model_len=length,
@@ -130,7 +130,7 @@ def ask(question: Question, *, load: Callable[..., Trace] = load_trace) -> Repla
             *notes_on_the_start(policies, pool, settings),
             *notes_on_the_length(policies, origin, settings, trace.workload),
             *notes_on_groups(policies, cost),
-            *notes_on_content(question, trace),
+            *notes_on_content(policies, trace),
             *notes_on_samples(policies, trace.workload),
             *notes_on_swapping([policy.name for policy in policies if policy.swaps], changes, settings.clock),
             *notes_on_tries(changes, clock_text, settings.clock),
@@ -167,9 +167,9 @@ def _clock_text(question: Question, cost: Cost) -> tuple[str, tuple[str, ...]]:
     return clock, (f"no --clock was given and the parameters are not known, so time is that of {clock}, modelled",)
 
 
-def _needs_identity(question: Question, changes: list[Change]) -> bool:
+def _needs_identity(policies: list[Policy], changes: list[Change], *, proving: bool) -> bool:
     tried = any(change.setting is Setting.PREFIX_CACHING for change in changes)
-    return tried or question.prefix_caching == "on" or question.findings == Proofs.ALL
+    return tried or proving or any(policy.caches for policy in policies)
 
 
 def _trace(question: Question, load: Callable[..., Trace], *, identity: bool) -> Trace:
@@ -243,8 +243,6 @@ class _Runner:
 
 
 def _policies(question: Question, text: str) -> list[Policy]:
-    if question.eviction != Eviction.LRU and question.prefix_caching == "off":
-        raise UsageError(f"--eviction {question.eviction} chooses among cached blocks, and none are", hint=NEEDS_CACHE)
     try:
         placement = Placement(question.placement)
     except ValueError:
@@ -267,7 +265,10 @@ def _policies(question: Question, text: str) -> list[Policy]:
         preemption=Preemption(question.preemption),
         swap_bytes=parse_bytes(question.swap_space),
     )
-    return parse_policies(text, base=base)
+    policies = parse_policies(text, base=base)
+    if base.eviction is not Eviction.LRU and not any(policy.caches for policy in policies):
+        raise UsageError(f"--eviction {base.eviction} chooses among cached blocks, and none are", hint=NEEDS_CACHE)
+    return policies
 
 
 def _mitigated(question: Question) -> list[Policy]:
@@ -307,7 +308,8 @@ def _series_targets(question: Question, policies: list[Policy]) -> dict[str, Pat
     if len(policies) == 1:
         targets = {policies[0].name: path}
     else:
-        targets = {p.name: path.with_name(f"{path.stem}.{p.name}{path.suffix or '.csv'}") for p in policies}
+        names = {p.name: p.name.replace(":", "-") for p in policies}  # a file name on any system
+        targets = {p: path.with_name(f"{path.stem}.{name}{path.suffix or '.csv'}") for p, name in names.items()}
     for target in targets.values():
         refuse_input(target, question.trace)
         refuse_overwrite(target, force=question.force)

@@ -43,8 +43,8 @@ def group_layers(cost: Cost, *, block_size: int, kv_dtype: str | None, ranks: in
 
 
 def grouped(policy: Policy, cost: Cost, *, kv_dtype: str | None, ranks: int = 1) -> Policy:
-    """Return ``paged`` with a block table for each group of the model; other policies as they are."""
-    if policy.kind is not Kind.PAGED or not cost.is_hybrid:
+    """Return ``paged`` with a block table for each group of the model; other policies, and radix trees, as they are."""
+    if policy.kind is not Kind.PAGED or not cost.is_hybrid or policy.is_radix:
         return policy
     groups = group_layers(cost, block_size=policy.block_size, kv_dtype=kv_dtype, ranks=ranks)
     return replace(policy, groups=groups)

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from kvledger.pool.policy import Kind, Policy, Reservation
 
 if TYPE_CHECKING:
-    from kvledger.cli.question import Question
     from kvledger.replay.settings import Pool, Settings
     from kvledger.replay.workload import Workload
     from kvledger.traces import Trace
@@ -47,9 +46,9 @@ def notes_on_the_length(policies: list[Policy], origin: str, settings: Settings,
     )
 
 
-def notes_on_content(question: Question, trace: Trace) -> tuple[str, ...]:
+def notes_on_content(policies: list[Policy], trace: Trace) -> tuple[str, ...]:
     """Say when a prefix cache has nothing to share."""
-    if question.prefix_caching == "on" and trace.workload.content is None:
+    if any(policy.caches for policy in policies) and trace.workload.content is None:
         return (
             "the trace does not tell what its requests share, so the prefix cache can only find a request's own blocks",
         )

@@ -68,7 +68,8 @@ def _options(*groups: Decorator) -> Decorator:
         default="max,pow2,exact,paged",
         show_default=True,
         help="Comma-separated: max, declared, pow2, exact [@best|first|next|worst|buddy], "
-        "grow [@exact|doubling|step|segments], static-batch, paged, upfront, no-evict [@BLOCK], vmm, or all.",
+        "grow [@exact|doubling|step|segments], static-batch, paged, upfront, no-evict [@BLOCK], "
+        "paged[@BLOCK]:blocks|radix, vmm, or all.",
     ),
     click.option(
         "--placement", default="best", show_default=True, help="Where extents go: best, first, next, worst, buddy."

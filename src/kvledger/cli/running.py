@@ -51,7 +51,9 @@ def _kernel_of(policy: Policy, *, several: bool) -> str:
         return "forks"
     if policy.block_groups is not None:
         return "groups"
-    if policy.kind is Kind.PAGED and policy.prefix_caching:
+    if policy.is_radix:
+        return "radix"
+    if policy.caches:
         return "prefix"
     if policy.kind is Kind.GROW and policy.segments:
         return "segments"

@@ -12,7 +12,7 @@ from kvledger.cli.cost import Cost, token_bytes
 from kvledger.cli.grouping import grouped
 from kvledger.cli.swapping import check_swap_space
 from kvledger.errors import UsageError
-from kvledger.pool.policy import Eviction, Kind, Policy, Preemption
+from kvledger.pool.policy import Eviction, Kind, Policy, Preemption, PrefixIndex
 from kvledger.replay.clock import Clock
 from kvledger.replay.outcome import Outcome
 from kvledger.replay.samples import check_sampling
@@ -178,7 +178,9 @@ def _apply(change: Change, context: TryContext) -> tuple[Scenario, str]:
 def _with_caching(policy: Policy, change: Change) -> Policy:
     if change.value not in ("on", "off"):
         raise UsageError(f"--try {change} is neither on nor off", hint="write --try prefix-caching=off")
-    return replace(policy, prefix_caching=change.value == "on")
+    if change.value == "off":
+        return replace(policy, prefix_caching=False, index=PrefixIndex.BLOCKS)
+    return replace(policy, prefix_caching=True)
 
 
 def _with_eviction(policy: Policy, change: Change) -> Policy:

@@ -10,6 +10,7 @@ from typing import Any, assert_never
 
 from kvledger.errors import UsageError
 from kvledger.pool.groups import BlockGroups, GroupKind
+from kvledger.units import counted
 
 __all__ = [
     "Eviction",
@@ -18,6 +19,7 @@ __all__ = [
     "Placement",
     "Policy",
     "Preemption",
+    "PrefixIndex",
     "Reservation",
     "Sampling",
     "parse_policies",
@@ -113,6 +115,15 @@ class Eviction(StrEnum):
     """The one whose next use is furthest. It needs to know the future: a bound, not a policy."""
 
 
+class PrefixIndex(StrEnum):
+    """How the blocks of ``paged`` are found again by their content."""
+
+    BLOCKS = "blocks"
+    """By the hash of each full block and all before it; one content may be there twice (vLLM)."""
+    RADIX = "radix"
+    """In a tree of token spans, each content once; pages of one token or more (SGLang)."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
     """One memory policy with all its settings. Fields that its kind does not use are ignored.
@@ -138,6 +149,8 @@ class Policy:
     """Full blocks of ``paged`` are kept and shared by content."""
     eviction: Eviction = Eviction.LRU
     """Which cached block of ``paged`` goes first; one that a request refers to never does."""
+    index: PrefixIndex = PrefixIndex.BLOCKS
+    """How ``paged`` finds what it caches; a radix tree always caches."""
     sampling: Sampling | None = None
     """Samples of ``paged``; None: forks where nothing else shares blocks. Other kinds have requests."""
     preemption: Preemption = Preemption.RECOMPUTE
@@ -157,8 +170,20 @@ class Policy:
             raise UsageError(f"block_size is {self.block_size}, not from 1 to {MOST_BLOCK_TOKENS} tokens")
         if not 0 <= self.swap_bytes <= 2**60:
             raise UsageError(f"swap_bytes is {self.swap_bytes}, not from 0 to 2**60")
+        if self.is_radix and not self.prefix_caching:
+            raise UsageError(f"`{self.name}` is a prefix cache, and prefix_caching is off")
         if not 0 <= self.watermark_ratio <= 1:
             raise UsageError(f"watermark_ratio is {self.watermark_ratio}, not from 0 to 1")
+
+    @property
+    def caches(self) -> bool:
+        """Whether what ended requests computed is kept and found again."""
+        return self.kind is Kind.PAGED and self.prefix_caching
+
+    @property
+    def is_radix(self) -> bool:
+        """Whether what is cached lies in a radix tree."""
+        return self.kind is Kind.PAGED and self.index is PrefixIndex.RADIX
 
     @property
     def block_groups(self) -> BlockGroups | None:
@@ -203,6 +228,8 @@ class Policy:
             case Kind.STATIC_BATCH:
                 return "runs one padded batch at a time; rows wait for the longest"
             case Kind.PAGED:
+                if self.is_radix:
+                    return f"radix tree of token spans, {counted(self.block_size, 'token')} a page, allocated on demand"
                 if self.groups is not None:
                     return f"{len(self.groups.groups)} block tables over one pool, blocks allocated and given back"
                 swapped = "; preempted requests are swapped to the host" if self.swaps else ""
@@ -248,10 +275,11 @@ def parse_policies(text: str, *, base: Policy | None = None) -> list[Policy]:
 
 
 def parse_policy(text: str, *, base: Policy | None = None) -> Policy:
-    """Read one policy: ``NAME[@VARIANT]``, on top of the settings of ``base``.
+    """Read one policy: ``NAME[@VARIANT][:INDEX]``, on top of the settings of ``base``.
 
     The variant is a placement for reservations (``max@buddy``), a growth for ``grow`` (``grow@doubling``) or the
-    allocator it grows in (``grow@segments``), and a block size in tokens for block tables (``paged@32``).
+    allocator it grows in (``grow@segments``), and a block size in tokens for block tables (``paged@32``). An index
+    gives ``paged`` a prefix cache: ``paged:blocks``, or ``paged:radix``, whose pages have one token unless said.
 
     Raises:
         UsageError: The name or the variant is unknown.
@@ -260,7 +288,8 @@ def parse_policy(text: str, *, base: Policy | None = None) -> Policy:
     'reserves prompt + the next power of two of the output; one contiguous extent, buddy allocator'
     """
     base = base or Policy(name="", kind=Kind.PAGED)
-    name, at, variant = text.partition("@")
+    body, colon, index = text.partition(":")
+    name, at, variant = body.partition("@")
     if name not in _NAMES:
         near = difflib.get_close_matches(name[:40], _NAMES, n=1)
         meant = f"did you mean `{near[0]}`? " if near else ""
@@ -269,9 +298,22 @@ def parse_policy(text: str, *, base: Policy | None = None) -> Policy:
     changes: dict[str, Any] = {"name": text, "kind": kind}
     if kind is Kind.CONTIGUOUS:
         changes["reservation"] = Reservation(name)
+    if colon:
+        changes |= _indexed(kind, index, text[:80])
     if at:
         changes |= _variant(kind, variant, text[:80])
     return replace(base, **changes)
+
+
+def _indexed(kind: Kind, index: str, whole: str) -> dict[str, Any]:
+    if kind is not Kind.PAGED:
+        raise UsageError(f"policy `{whole}` is unknown: only `paged` finds blocks by an index")
+    if index not in list(PrefixIndex):
+        raise UsageError(
+            f"unknown index `{index[:40]}` in policy `{whole}`", hint=f"the indexes are {', '.join(PrefixIndex)}"
+        )
+    page = {"block_size": 1} if index == PrefixIndex.RADIX else {}
+    return {"index": PrefixIndex(index), "prefix_caching": True, **page}
 
 
 def _variant(kind: Kind, variant: str, whole: str) -> dict[str, Any]:

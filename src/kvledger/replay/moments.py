@@ -38,7 +38,8 @@ def take_snapshots(
     """Replay again up to the stretches of the timeline that are fullest, waste most and have most holes.
 
     In each, up to 256 instants between two steps are looked at, evenly spaced, and the one with most is taken. Where
-    groups of layers share a pool, a replay does not know which bytes of a block are in use, and there is no snapshot.
+    groups of layers share a pool, a replay does not know which bytes of a block are in use, and the pages of a radix
+    tree have no numbers: then there is no snapshot.
 
     Args:
         workload: The requests of ``outcome``.
@@ -50,6 +51,8 @@ def take_snapshots(
     from kvledger.replay import _layout as at
 
     stretches = _stretches(outcome)
+    if policy.is_radix:
+        return []
     machine = assemble(workload, policy, pool=pool, settings=settings)
     if not stretches or machine.state.core.ints[at.I_MEMORY] == at.GROUPS:
         return []

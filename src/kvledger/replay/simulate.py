@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from kvledger.replay._groups import Grouped
     from kvledger.replay._layout import Columns, Core, State
     from kvledger.replay._prefix import Shared
+    from kvledger.replay._radix import Rooted
 
 __all__ = ["Machine", "assemble", "find_moments", "replay", "replay_plainly"]
 
@@ -96,7 +97,7 @@ class Machine:
 
     state: State
     size: PoolSize
-    tables: Shared | Grouped | Forked | None
+    tables: Shared | Grouped | Forked | Rooted | None
     advance: Callable[[int], int]
     split: Split | None = None
 
@@ -157,6 +158,7 @@ def _assemble(workload: Workload, policy: Policy, pool: Pool, settings: Settings
     state = _prepare(workload, policy, size, settings, hooks)
     grouped = _group(workload, policy, size, settings)
     shared = _share(workload, policy, size, settings)
+    rooted = _root(workload, policy, size, settings)
     run: Callable[..., int] = _static.run_static if policy.kind is Kind.STATIC_BATCH else _loop.run
     arrays: tuple[object, ...] = state
     if shared is not None:
@@ -171,14 +173,19 @@ def _assemble(workload: Workload, policy: Policy, pool: Pool, settings: Settings
         from kvledger.replay import _forks
 
         run, arrays = _forks.run_forks, (*state, forked)
+    if rooted is not None:
+        from kvledger.replay import _radix
+
+        run, arrays = _radix.run_radix, (*state, rooted)
     start: Callable[[Core, Columns], None] = _loop.start
     start(state.core, state.trace)
-    return Machine(state=state, size=size, tables=grouped or shared or forked, advance=lambda most: run(*arrays, most))
+    tables = grouped or shared or forked or rooted
+    return Machine(state=state, size=size, tables=tables, advance=lambda most: run(*arrays, most))
 
 
 def _drive(
     workload: Workload, policy: Policy, pool: Pool, settings: Settings, hooks: _Hooks
-) -> tuple[State, PoolSize, Shared | Grouped | Forked | None]:
+) -> tuple[State, PoolSize, Shared | Grouped | Forked | Rooted | None]:
     """Run the steps, to the end or until it is late enough."""
     from kvledger.replay import _layout as at
     from kvledger.replay._outcome import series_of
@@ -203,7 +210,7 @@ def _drive(
 
 def _share(workload: Workload, policy: Policy, size: PoolSize, settings: Settings) -> Shared | None:
     """Return the pool and the content of a policy with a prefix cache; None when it has none."""
-    if not (policy.prefix_caching and policy.kind is Kind.PAGED) or policy.groups is not None:
+    if not (policy.prefix_caching and policy.kind is Kind.PAGED) or policy.groups is not None or policy.is_radix:
         return None
     from kvledger.replay._prefix import new_shared
 
@@ -225,14 +232,34 @@ def _share(workload: Workload, policy: Policy, size: PoolSize, settings: Setting
     )
 
 
+def _root(workload: Workload, policy: Policy, size: PoolSize, settings: Settings) -> Rooted | None:
+    """Return the radix tree and the content of a policy that has one."""
+    if not policy.is_radix:
+        return None
+    if policy.groups is not None:
+        raise UsageError(f"`{policy.name}` has groups of layers, over which no radix tree is replayed")
+    from kvledger.replay._radix import new_rooted
+
+    _check_trackable("a radix tree", size)
+    known = find_known_content(workload, block_size=size.unit_tokens)
+    how = np.array([known.how, known.grain_tokens], np.int64)
+    return new_rooted(
+        (how, known.offsets, known.ids, known.covered),
+        tokens=size.units * size.unit_tokens,
+        page_tokens=size.unit_tokens,
+        max_seqs=settings.max_num_seqs,
+        by_birth=policy.eviction is Eviction.FIFO,
+    )
+
+
 def _check_eviction(workload: Workload, policy: Policy) -> None:
-    """Refuse an eviction where nothing is cached, or where only the engine's own is replayed."""
-    if policy.eviction is Eviction.LRU or policy.kind is not Kind.PAGED:
+    """Refuse an eviction where only the engine's own is replayed; a policy that caches nothing has none."""
+    if policy.eviction is Eviction.LRU or policy.kind is not Kind.PAGED or not policy.prefix_caching:
         return
-    if not policy.prefix_caching:
+    if policy.is_radix and policy.eviction is Eviction.BELADY:
         raise UsageError(
-            f"eviction `{policy.eviction}` chooses among cached blocks, and `{policy.name}` caches none",
-            hint=NEEDS_CACHE,
+            f"`{policy.name}` evicts whole leaves of a tree, for which no clairvoyant choice is known",
+            hint="use --eviction lru or fifo, or the index of blocks",
         )
     if policy.groups is not None or _is_forked(workload, policy):
         what = "groups of layers" if policy.groups is not None else "samples that fork or blocks that swap"
@@ -263,7 +290,7 @@ def _group(workload: Workload, policy: Policy, size: PoolSize, settings: Setting
     return new_grouped(workload, groups, blocks=size.units, settings=settings, caching=policy.prefix_caching)
 
 
-def _hits(shared: Shared | Grouped | Forked | None, policy: Policy) -> PrefixHits | None:
+def _hits(shared: Shared | Grouped | Forked | Rooted | None, policy: Policy) -> PrefixHits | None:
     if shared is None or not policy.prefix_caching:
         return None
     from kvledger.replay._prefix import H_AGAIN, H_HITS, H_QUERIES
