@@ -11,6 +11,7 @@ _LONGEST = 2_000
 _KEPT = {"\n", "\u200d"}  # line breaks of our own sentences, and what joins emoji
 _MOST_ITEMS = 20_000
 _DEEPEST = 12
+_LARGEST = 2**62
 
 
 def clean_text(text: str, *, longest: int = _LONGEST) -> str:
@@ -26,7 +27,11 @@ def clean_text(text: str, *, longest: int = _LONGEST) -> str:
 
 
 def clean_value(value: Any, *, depth: int = 0) -> Any:
-    """Return a JSON value with clean strings and keys, and bounded in size."""
+    """Return a JSON value with clean strings and keys, and bounded in size.
+
+    Raises:
+        ValueError: A number is larger than anything that is counted here.
+    """
     if isinstance(value, str):
         return clean_text(value)
     if depth >= _DEEPEST:
@@ -36,4 +41,6 @@ def clean_value(value: Any, *, depth: int = 0) -> Any:
         return {clean_text(str(key), longest=200): clean_value(item, depth=depth + 1) for key, item in items}
     if isinstance(value, (list, tuple)):
         return [clean_value(item, depth=depth + 1) for item in value[:_MOST_ITEMS]]
+    if isinstance(value, (int, float)) and not -_LARGEST <= value <= _LARGEST:
+        raise ValueError(f"it holds a number beyond {_LARGEST:,}")
     return value

@@ -114,7 +114,7 @@ def _sections(runs: Sequence[Run], books: Sequence[Book]) -> list[Markup]:
     names = [run.name for run in runs]
     several = len(runs) > 1
     replays = [(number, run.result) for number, run in enumerate(runs) if isinstance(run.result, SavedReplay)]
-    seconds = _accuracy(replays[-1][1].accuracy.get("seconds")) if replays else "measured"
+    seconds = replays[-1][1].accuracy.get("seconds", Accuracy.MODELLED) if replays else Accuracy.MEASURED
     return [
         answer_section(runs, books, lead=comparison_sentence(pair_books(books)) if len(runs) == 2 else None),
         compare_section(runs, books),
@@ -132,10 +132,6 @@ def _sections(runs: Sequence[Run], books: Sequence[Book]) -> list[Markup]:
         *(lengths_section(number, result, name=names[number] if several else None) for number, result in replays),
         provenance_section(runs, kvledger.__version__),
     ]
-
-
-def _accuracy(text: str | None) -> str:
-    return text if text in tuple(Accuracy) else str(Accuracy.MODELLED)
 
 
 def _data(runs: Sequence[Run], books: Sequence[Book]) -> dict[str, Any]:

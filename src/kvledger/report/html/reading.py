@@ -12,7 +12,7 @@ import msgspec
 from kvledger.errors import SourceError
 from kvledger.ledger import Account
 from kvledger.report.html.clean import clean_text, clean_value
-from kvledger.report.html.saved import Ratios, SavedLayout, SavedMeasure, SavedPoint, SavedReplay
+from kvledger.report.html.saved import Ratios, SavedLayout, SavedMeasure, SavedPoint, SavedReplay, SavedSheet
 
 __all__ = ["Run", "read_run", "run_of"]
 
@@ -74,7 +74,7 @@ def run_of(value: Mapping[str, Any], *, name: str) -> Run:
         )
     try:
         result = msgspec.convert(clean_value(value), kind)
-    except msgspec.ValidationError as error:
+    except (msgspec.ValidationError, ValueError) as error:
         raise SourceError(f"`{name}` is damaged: {error}", hint="run the command that wrote it again") from None
     _check(result, name)
     return Run(name=clean_text(name, longest=120), result=result)
@@ -88,6 +88,11 @@ def _check(result: SavedReplay | SavedMeasure, name: str) -> None:
         books: list[tuple[str, int, tuple[Ratios, ...], list[SavedPoint]]]
         books = [(p.policy, p.capacity_bytes, (p.mean_ratio, p.saturated_ratio), p.timeline) for p in result.policies]
     else:
+        for source in result.sources:
+            for engine in (*source.engines, *source.pools):
+                for reading in (engine.last, engine.peak):
+                    if reading is not None and reading.ledger is not None:
+                        _check_sheet(reading.ledger, f"`{name}`, engine {engine.engine}")
         books = [
             (f"engine {e.engine} of {s.name}", 1, (_known(e.mean_ratio),), e.timeline)
             for s in result.sources
@@ -118,6 +123,17 @@ def _check_layout(layout: SavedLayout, capacity: int, where: str) -> None:
     lengths = {len(column) for column in columns}
     if len(lengths) != 1 or min(lengths) > _MOST_PIECES or any(not 0 <= n <= 2**60 for c in columns for n in c):
         raise SourceError(f"{where} is damaged: its map has columns of {sorted(lengths)} numbers")
+
+
+def _check_sheet(sheet: SavedSheet, where: str) -> None:
+    """Refuse a ledger whose accounts do not sum to the pool, or whose bounds are none."""
+    accounts, capacity = sheet.accounts, sheet.capacity
+    if sum(accounts.values()) != capacity or not 0 < capacity <= 2**60 or min(accounts.values(), default=0) < 0:
+        total = sum(accounts.values())
+        raise SourceError(f"{where}: the books do not balance, the accounts sum to {total} of a pool of {capacity}")
+    for figure in sheet.figures:
+        if not 0 <= figure.low <= (2**62 if figure.high is None else figure.high) <= 2**62:
+            raise SourceError(f"{where} is damaged: `{figure.name}` is from {figure.low} to {figure.high}")
 
 
 def _known(ratios: Mapping[str, float | None]) -> dict[str, float]:

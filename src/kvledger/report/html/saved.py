@@ -240,7 +240,7 @@ class SavedReplay(Struct, frozen=True, kw_only=True):
     trace: SavedTrace
     pool: dict[str, Any]
     settings: dict[str, Any]
-    accuracy: dict[str, str]
+    accuracy: dict[str, Accuracy]
     notes: list[str]
     policies: list[SavedPolicy]
     mitigations: dict[str, list[SavedMitigation]] = {}

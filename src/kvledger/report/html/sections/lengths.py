@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from itertools import pairwise
 
+from kvledger.ledger import Accuracy
 from kvledger.report.html.figures import amount, count, percent
 from kvledger.report.html.frame import section, subsection
 from kvledger.report.html.markup import Markup, element
@@ -24,7 +25,7 @@ def lengths_section(run: int, result: SavedReplay, *, name: str | None) -> Marku
     lengths = result.trace.lengths
     if lengths is None or not _is_drawable(lengths):
         return Markup("")
-    known = result.accuracy.get("lengths", "modelled")
+    known = result.accuracy.get("lengths", Accuracy.MODELLED)
     per_token = result.pool.get("bytes_per_token")
     return section(
         f"lengths-{run}",

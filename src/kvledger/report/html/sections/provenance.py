@@ -33,8 +33,8 @@ def _run(number: int, run: Run, version: str) -> Markup:
         facts.append((both("provenance.version"), Markup(f"kvledger {element('bdi', result.kvledger_version)}")))
         facts.append((both("provenance.clock"), _clock(result.settings.get("clock"))))
         for kind in _KINDS:
-            accuracy = result.accuracy.get(kind, "")
-            if accuracy in ("measured", "derived", "modelled"):
+            accuracy = result.accuracy.get(kind)
+            if accuracy is not None:
                 known = element("em", both(f"accuracy.{accuracy}"), class_=f"known {accuracy}")
                 facts.append((both(f"provenance.{kind}"), known))
     else:
