@@ -167,6 +167,7 @@ def findings() -> str:
 
 
 def _page(page: Page) -> Iterator[str]:
+    yield f"({page.code.lower()})="
     yield f"### {page.code}: {page.title}"
     yield ""
     for name, text in page.sections.items():

@@ -3,13 +3,10 @@
 import ast
 import importlib.util
 import json
-import os
 import re
 import shlex
 from dataclasses import fields
-from functools import cache
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -25,26 +22,11 @@ from kvledger.traces.formats import ALL as FORMATS
 from kvledger.traces.synthetic.catalogue import CATALOGUE, COMMON
 
 from .docs_blocks import CHECKED, NOT_RUN, blocks_of, commands_of, missing_line, run
-from .measure.recorded import rows
+from .docs_files import write_files
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
-PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]
-_USERS_LOG = """\
-INFO 05-01 10:00:01 [logger.py:42] Received request chatcmpl-1: prompt: 'x', params: SamplingParams(n=1, \
-temperature=0.7, max_tokens=256), prompt_token_ids: [1, 2, 3, 4, 5], lora_request: None.
-INFO 05-01 10:00:02 [logger.py:42] Received request chatcmpl-2: prompt: 'y', params: SamplingParams(n=1, \
-temperature=0.7, max_tokens=128), prompt_token_ids: [1, 2, 3, 9], lora_request: None.
-"""
-_USERS_CONFIG = {
-    "model_type": "llama",
-    "num_hidden_layers": 32,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 8,
-    "hidden_size": 4096,
-    "max_position_embeddings": 4096,
-    "torch_dtype": "bfloat16",
-}
+PAGES = [ROOT / "README.md", *sorted(path for path in DOCS.rglob("*.md") if "_build" not in path.parts)]
 
 
 def load_generated():
@@ -57,37 +39,22 @@ def load_generated():
 generated = load_generated()
 
 
+def name_of(path):
+    return path.relative_to(ROOT).as_posix().removeprefix("docs/")
+
+
 def page(name):
     return generated.fill_in((DOCS / name).read_text("utf-8"))
 
 
 @pytest.fixture
 def folder_of_a_user(tmp_path):
-    """Return a folder with what a user has: a log, a table of requests, a config, a saved /metrics, a recording."""
-    (tmp_path / "server.log").write_text(_USERS_LOG)
-    (tmp_path / "metrics.txt").write_text(rows("sync")[24]["text"])
-    (tmp_path / "monday.kvr").write_bytes(recorded_run())
-    (tmp_path / "config.json").write_text(json.dumps(_USERS_CONFIG))
-    table = (f"{0.2 * i:.1f},{50 + 37 * i % 900},{20 + 53 * i % 500}" for i in range(200))
-    (tmp_path / "requests.csv").write_text("\n".join(["arrival_seconds,prompt_tokens,output_tokens", *table, ""]))
+    """Return a folder with what a user has."""
+    write_files(tmp_path)
     return tmp_path
 
 
-@cache
-def recorded_run():
-    """Record the first two phases of a real server, from idle on, as `measure --record` would have done."""
-    with TemporaryDirectory() as name:
-        scrapes = Path(name) / "scrapes"
-        scrapes.mkdir()
-        for at, row in enumerate(row for row in rows("sync") if row["phase"] in ("start", "plain")):
-            (scrapes / f"{at:03}").write_text(row["text"])
-            os.utime(scrapes / f"{at:03}", (row["seconds"], row["seconds"]))
-        code, printed = run("kvledger measure scrapes --record monday.kvr -q", name)
-        assert code == 0, printed
-        return (Path(name) / "monday.kvr").read_bytes()
-
-
-@pytest.mark.parametrize("path", [p for p in PAGES if CHECKED in p.read_text("utf-8")], ids=lambda path: path.name)
+@pytest.mark.parametrize("path", [p for p in PAGES if CHECKED in p.read_text("utf-8")], ids=name_of)
 def test_what_a_page_shows_is_what_the_program_prints(path, folder_of_a_user):
     for block in blocks_of(path):
         if block.before != CHECKED:
@@ -114,7 +81,7 @@ def test_commands_that_need_no_shell_print_the_same_without_one(folder_of_a_user
     assert plain == run("kvledger trace server.log && true", folder_of_a_user)
 
 
-@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", PAGES, ids=name_of)
 def test_every_command_line_of_a_page_can_be_parsed(path):
     for block in blocks_of(path):
         for command in commands_of(block) if block.language == "console" else ():
@@ -125,12 +92,12 @@ def test_every_command_line_of_a_page_can_be_parsed(path):
                     subcommand.make_context(words[1], words[2:], resilient_parsing=True)
 
 
-@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", PAGES, ids=name_of)
 def test_python_of_a_page_runs(path, capsys):
     names = {}
     for block in blocks_of(path):
         if block.language == "python" and not block.before.startswith(NOT_RUN):
-            exec(compile(block.body, f"{path.name}", "exec"), names)
+            exec(compile(block.body, name_of(path), "exec"), names)
 
 
 def test_every_command_that_help_lists_is_there_and_documented():
