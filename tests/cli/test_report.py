@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 from ..report.html.results import replay
 from .calling import CHAT, SMALL, call
 
@@ -80,3 +82,21 @@ def test_a_recording_becomes_a_page(capsys, tmp_path):
 
 def test_standard_input_holds_one_run(capsys):
     assert "one run, not two" in call(capsys, "report", "-", "-").err
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--policy", "paged", "--prefix-caching", "on"),
+        ("--policy", "paged", "--samples", 2),
+        ("--policy", "paged", "--preemption", "swap"),
+        ("--policy", "all", "--layers", 4, "--findings", "off"),
+        ("--policy", "max,paged", "--mitigations", "max", "--try", "block-size=32", "--findings", "all"),
+    ],
+)
+def test_every_kind_of_replay_makes_a_page(capsys, tmp_path, options):
+    flags = ["--bytes-per-token", 4096, "--capacity-tokens", 6000, "--max-model-len", 512, "-q"]
+    trace = "synthetic:fixed,prompt=40,output=60,requests=120,rate=inf"
+    called = call(capsys, "replay", trace, *flags, *options, "--html", tmp_path / "x.html")
+    assert called.code == 0, called.err
+    assert "Where every byte goes" in (tmp_path / "x.html").read_text("utf-8")

@@ -123,11 +123,10 @@ class SavedPolicy(Struct, frozen=True, kw_only=True):
     peak_waiting: int
     mean_ratio: Ratios
     saturated_ratio: Ratios
-    memo: dict[str, float]
-    paper_ratio: Ratios
-    factors: Ratios
+    memo: dict[str, float | None]
+    paper_ratio: dict[str, float | None]
+    factors: dict[str, float | None]
     latency_seconds: dict[str, SavedLatency | None]
-    prefix: dict[str, float] | None = None
     restarts: int = 0
     timeline: list[SavedPoint] = []
     layouts: list[SavedLayout] = []
@@ -344,11 +343,10 @@ class SavedEngine(Struct, frozen=True, kw_only=True):
     last: SavedReading
     peak: SavedReading | None
     mean_ratio: dict[str, float | None]
-    traffic: dict[str, float | None]
+    traffic: dict[str, Any]
     unread: int = 0
     restarts: int = 0
     problem: str | None = None
-    internal_per_request_tokens: dict[str, float] | None = None
     reservation: SavedReservation | None = None
     timeline: list[SavedPoint] = []
 

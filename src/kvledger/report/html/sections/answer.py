@@ -55,7 +55,7 @@ def _measure(run: Run, books: Sequence[Book]) -> Iterator[_Told]:
         engine = book.engine
         if engine is None:
             continue
-        source, seconds = _name(run.name), duration(engine.traffic.get("seconds"))
+        source, seconds = _name(run.name), _seconds(engine.traffic.get("seconds"))
         question = [
             code(book.name),
             both("question.sample", source=source)
@@ -64,6 +64,10 @@ def _measure(run: Run, books: Sequence[Book]) -> Iterator[_Told]:
             both("question.pool", pool=amount(book.capacity, book.unit)),
         ]
         yield question, told_as_sentence(engine.verdict.get("sentence", "")), told(engine.verdict.get("advice", ""))
+
+
+def _seconds(value: object) -> str:
+    return duration(value if isinstance(value, (int, float)) else None)
 
 
 def _facts(facts: list[Markup]) -> Markup:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from kvledger.ledger import Account
 from kvledger.report.html.book import Book
@@ -148,10 +148,10 @@ def _span(span: SavedSpan) -> Markup:
     return _between(count(span.low), count(span.high))
 
 
-def _traffic(identifier: str, traffic: dict[str, float | None]) -> Markup:
+def _traffic(identifier: str, traffic: Mapping[str, object]) -> Markup:
     facts = [
         element("div", element("dt", both(f"traffic.{name}")), element("dd", form.format(value)))
         for name, form in _TRAFFIC.items()
-        if (value := traffic.get(name)) is not None
+        if isinstance(value := traffic.get(name), (int, float))
     ]
     return subsection(identifier, both("engine.traffic"), None, element("dl", *facts, class_="facts-list"))

@@ -83,12 +83,15 @@ def _factors(policies: _Policies, rows: dict[str, Cell]) -> Markup:
     body = []
     for book, p in policies:
         f = p.factors
-        never = p.memo.get("saturated_reserved_never_used" if book.waiting else "reserved_never_used", 0.0)
+        never = p.memo.get("saturated_reserved_never_used" if book.waiting else "reserved_never_used") or 0.0
         body.append(
             [
                 rows[book.key],
-                *(cell(f"{f.get(n, 0.0):.3f}", f.get(n)) for n in ("length_ratio", "block_efficiency", "usable_share")),
-                cell(percent(f.get("product", 0.0)), f.get("product")),
+                *(
+                    cell(f"{f.get(n) or 0.0:.3f}", f.get(n))
+                    for n in ("length_ratio", "block_efficiency", "usable_share")
+                ),
+                cell(percent(f.get("product") or 0.0), f.get("product")),
                 cell(percent(never), never, quiet=never == 0),
             ]
         )
@@ -111,7 +114,7 @@ def _paper(policies: _Policies, rows: dict[str, Cell]) -> Markup:
         *(Column(title=both(f"paper.{n}"), accuracy="derived", formula="formula.paper") for n in fields),
     ]
     body = [
-        [rows[book.key], *(cell(percent(p.paper_ratio.get(f, 0.0)), p.paper_ratio.get(f)) for f in fields.values())]
+        [rows[book.key], *(cell(percent(p.paper_ratio.get(f) or 0.0), p.paper_ratio.get(f)) for f in fields.values())]
         for book, p in policies
     ]
     grid = table("paper-table", both("paper.title"), columns, body)
