@@ -21,12 +21,12 @@ def stored(instances, times):
     for instance, chosen in instances.items():
         for second, row in zip(times, chosen, strict=True):
             for line in row["text"].splitlines():
-                if not line.startswith("vllm:") or "_bucket" in line:
+                if not line or line.startswith(("#", "process", "python")) or "_bucket" in line:
                     continue
                 head, _, value = line.rpartition(" ")
                 name, _, labels = head.partition("{")
                 metric = {"__name__": name, "instance": instance, "job": "vllm"}
-                for pair in labels.rstrip("}").split('",'):
+                for pair in labels.rstrip("}").split('",') if labels else ():
                     key, _, text = pair.partition('="')
                     metric[key] = text.rstrip('"')
                 series.setdefault(json.dumps(metric, sort_keys=True), []).append([float(second), value])
@@ -62,6 +62,38 @@ def test_a_range_gives_each_instance_the_ledger_of_a_direct_measurement():
         assert reading.sheet.ledger.capacity == expected.sheet.ledger.capacity
 
 
+def test_instances_of_other_engines_are_read_by_their_own_series():
+    """SGLang beside TGI beside vLLM, each instance by itself."""
+    from tests.measure.test_pool_meter import TGI, pool_of, sglang
+
+    texts = {
+        "a": [{"text": sglang(**pool_of(used))} for used in (100, 300)],
+        "b": [{"text": TGI}] * 2,
+        "c": [row for row in rows("async") if row["phase"] == "plain"][:2],
+    }
+    with prometheus(stored(texts, [1000, 1001])) as url:
+        span = Range(start_seconds=1000, end_seconds=1001, step_seconds=1)
+        found = [(list(names), sample) for names, sample in fetch_instances(url, QUICK, span)]
+    names = found[-1][0]
+    by_name = {(names[sample.source], sample.seconds): sample for _, sample in found}
+    assert [by_name["a", second].snapshots[0].pools[0].used.value for second in (1000, 1001)] == [100, 300]
+    assert by_name["b", 1000].snapshots[0].reserved_tokens.value == 7800
+    assert by_name["c", 1001].scrape is not None
+
+
+def test_buckets_are_not_asked_for():
+    asked = []
+
+    def answer(connection, request):
+        asked.append(parse_qs(urlsplit(request.split(b" ")[1].decode()).query)["query"][0])
+        reply('{"status":"success","data":{"resultType":"matrix","result":[]}}')(connection, request)
+
+    with answering(answer) as url, pytest.raises(SourceError):
+        list(fetch_instances(url, QUICK, Range(start_seconds=0, end_seconds=1, step_seconds=1)))
+    assert '__name__!~".+_bucket"' in asked[0]
+    assert "sglang:.+" in asked[0]
+
+
 def test_a_long_range_is_asked_for_in_slices():
     chosen = [rows("async")[0]] * 3
     with prometheus(stored({"a": chosen}, [1000, 1600, 2990])) as url:
@@ -69,8 +101,8 @@ def test_a_long_range_is_asked_for_in_slices():
         assert [s.seconds for _, s in fetch_instances(url, QUICK, span)] == [1000, 1600, 2990]
 
 
-def test_no_series_of_vllm_is_an_error():
-    with prometheus([]) as url, pytest.raises(SourceError, match="no series of vLLM"):
+def test_no_series_of_an_engine_is_an_error():
+    with prometheus([]) as url, pytest.raises(SourceError, match="no series of an engine"):
         list(fetch_instances(url, QUICK, Range(start_seconds=0, end_seconds=10, step_seconds=1)))
 
 
@@ -106,5 +138,5 @@ def test_a_saved_instant_answer_is_read(shared):
     named = text.replace('"metric":{', '"metric":{"__name__":"vllm:gpu_cache_usage_perc",')
     _, samples = read_api_answer(named.encode())
     assert [sample.scrape.engines[0].usage_ratio for sample in samples] == [0.004531619501132209, 0.03318649546860225]
-    with pytest.raises(SourceError, match="no series of vLLM"):
+    with pytest.raises(SourceError, match="no series of an engine"):
         read_api_answer(text.encode())

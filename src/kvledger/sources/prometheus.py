@@ -17,6 +17,7 @@ from kvledger.engines.vllm.metrics import read_vllm_metrics
 from kvledger.engines.vllm.series import is_series, spelling_of, wanted_pattern
 from kvledger.errors import SourceError, UsageError
 from kvledger.measure.recording import RecordedSample
+from kvledger.sources.endpoints import Answer, read_text
 from kvledger.sources.http import Access, Address, fetch_with_retries, parse_address
 
 __all__ = ["Range", "fetch_instances", "read_api_answer"]
@@ -26,6 +27,8 @@ _MAX_INSTANCES = 2000
 _INSTANCE_LABELS = ("cluster", "namespace", "job", "pod", "instance")
 _SELECTOR = re.compile(r"\{(?P<inside>[^{}]{0,2000})\}")
 _START = "process_start_time_seconds"
+_OTHERS = ("sglang:", "tgi_", "trtllm_", "trtllm:", "nv_trt_llm_", "lmdeploy:")
+"""How the series of other engines begin; llama.cpp's say nothing about its slots."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +85,7 @@ def fetch_instances(url: str, access: Access, span: Range) -> Iterator[tuple[lis
 
     Raises:
         UsageError: The range or the selector cannot be used.
-        SourceError: The server cannot be asked, or has no series of vLLM.
+        SourceError: The server cannot be asked, or has no series of an engine.
     """
     if not span.step_seconds > 0 or not span.end_seconds >= span.start_seconds:
         raise UsageError("the range of time is empty", hint="give --since 1h and --every 15s")
@@ -99,8 +102,9 @@ def fetch_instances(url: str, access: Access, span: Range) -> Iterator[tuple[lis
         at = until + span.step_seconds
     if not found:
         raise SourceError(
-            "the Prometheus server has no series of vLLM in this range",
-            hint="check --selector and --since; names begin with `vllm:`, `vllm_`, `ray_vllm:` or `ray_vllm_`",
+            "the Prometheus server has no series of an engine in this range",
+            hint="check --selector and --since; names begin with `vllm:` (or `vllm_`, `ray_vllm:`, `ray_vllm_`), "
+            + ", ".join(f"`{one}`" for one in _OTHERS),
         )
 
 
@@ -108,12 +112,12 @@ def read_api_answer(content: bytes) -> tuple[list[str], list[RecordedSample]]:
     """Read a saved answer of the Prometheus HTTP API, instant or range.
 
     Raises:
-        SourceError: It is none, or holds no series of vLLM.
+        SourceError: It is none, or holds no series of an engine.
     """
     known = _Instances([], {})
     samples = list(_samples(_decode(content), known))
     if not samples:
-        raise SourceError("the answer of the Prometheus API holds no series of vLLM")
+        raise SourceError("the answer of the Prometheus API holds no series of an engine")
     return known.names, samples
 
 
@@ -122,7 +126,8 @@ def _query(selector: str) -> str:
     if match is None:
         raise UsageError(f"`{selector[:80]}` is no label selector", hint="write one such as '{job=\"vllm\"}'")
     inside = match["inside"].strip().strip(",")
-    names = f'__name__=~"{wanted_pattern()}|{_START}"'
+    others = "|".join(f"{one}.+" for one in _OTHERS)
+    names = f'__name__=~"{wanted_pattern()}|{others}|{_START}",__name__!~".+_bucket"'
     return "{" + ",".join(part for part in (names, inside) if part) + "}"
 
 
@@ -163,21 +168,27 @@ def _samples(answer: _Answer, known: _Instances) -> Iterator[RecordedSample]:
         for seconds, text in points:
             lines.setdefault((seconds, number), []).append(f"{head} {text}")
     for (seconds, number), series_lines in sorted(lines.items()):
-        if not any(is_series(line) for line in series_lines):
+        if all(line.startswith(_START) for line in series_lines):
             continue
         try:
-            scrape = read_vllm_metrics("\n".join(series_lines))
+            said = _read(series_lines)
         except SourceError as error:
-            yield RecordedSample(seconds=seconds, source=number, scrape=None, error=error.message)
+            yield RecordedSample(seconds=seconds, source=number, error=error.message)
         else:
-            yield RecordedSample(seconds=seconds, source=number, scrape=scrape)
+            yield RecordedSample(seconds=seconds, source=number, scrape=said.scrape, snapshots=said.snapshots)
+
+
+def _read(lines: list[str]) -> Answer:
+    """Read the series of one instance at one time; where two engines share it, vLLM's."""
+    text = "\n".join(lines)
+    return Answer(scrape=read_vllm_metrics(text)) if any(map(is_series, lines)) else read_text(text)
 
 
 def _head(metric: Mapping[str, str]) -> str | None:
     name = metric.get("__name__", "")
     if name == _START:
         return name
-    if not spelling_of(name):
+    if not spelling_of(name) and not name.startswith(_OTHERS):
         return None
     labels = ",".join(f'{key}="{_escape(value)}"' for key, value in metric.items() if key != "__name__")
     return f"{name}{{{labels}}}"
