@@ -39,7 +39,14 @@ def snapshots(draw):
         seconds=draw(st.none() | st.floats(0, 1e10)),
         pools=tuple(
             PoolReading(
-                name=draw(NAMES), unit="blocks", capacity=draw(MAYBE), used=draw(MAYBE), usage_ratio=draw(MAYBE)
+                name=draw(NAMES),
+                unit="blocks",
+                capacity=draw(MAYBE),
+                used=draw(MAYBE),
+                usage_ratio=draw(MAYBE),
+                stored=draw(MAYBE),
+                lost=draw(MAYBE),
+                shared_saving=draw(MAYBE),
             )
             for _ in range(draw(st.integers(0, 2)))
         ),

@@ -184,3 +184,16 @@ def test_slots_are_read_as_they_change():
     with serving_paths(llamacpp(**{"/slots": answers})) as (url, _):
         server = endpoint(url)
         assert [server.take().snapshots[0].slots[0].tokens.value for _ in range(3)] == [5, 6, 7]
+
+
+def test_plain_transformers_serve_is_told_by_its_api():
+    paths = {"paths": {"/load_model": {}, "/reset": {}, "/v1/chat/completions": {}}}
+    with pytest.raises(SourceError, match="tells nothing of its cache") as caught:
+        take({"/openapi.json": json.dumps(paths), "/health": '{"status": "ok"}'})
+    assert "kvledger.live.transformers_serve" in caught.value.hint
+
+
+def test_another_api_is_no_transformers_serve():
+    with pytest.raises(SourceError) as caught:
+        take({"/openapi.json": '{"paths": {"/v1/chat/completions": {}}}'})
+    assert "transformers" not in str(caught.value)

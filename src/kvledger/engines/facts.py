@@ -233,7 +233,7 @@ class PoolReading:
 
     name: str = "kv"
     unit: str = "tokens"
-    """``tokens``, ``blocks``, ``slots`` or ``cells``."""
+    """``tokens``, ``blocks``, ``slots``, ``cells`` or ``bytes``."""
     capacity: Quantity | None = None
     used: Quantity | None = None
     """Referenced by running requests, in whole grains of the engine."""
@@ -244,6 +244,11 @@ class PoolReading:
     """Used and cached together, where the engine does not tell them apart."""
     usage_ratio: Quantity | None = None
     """What the engine calls usage: used / capacity with its rounding."""
+    stored: Quantity | None = None
+    """Of ``used``: what holds tokens, a shared one once."""
+    lost: Quantity | None = None
+    """What nobody can use."""
+    shared_saving: Quantity | None = None
     block_tokens: Quantity | None = None
     size_bytes: Quantity | None = None
 

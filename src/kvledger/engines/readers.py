@@ -88,6 +88,8 @@ def _snapshot_reader(found: Recognition) -> SnapshotReader | None:
             from kvledger.engines.tensorrt_llm.metrics import read_metrics as reader
         case TextKind.METRICS, Engine.LMDEPLOY:
             from kvledger.engines.lmdeploy.metrics import read_metrics as reader
+        case TextKind.METRICS, Engine.TRANSFORMERS:
+            from kvledger.engines.transformers.metrics import read_metrics as reader
         case TextKind.ITERATIONS, _:
             from kvledger.engines.tensorrt_llm.metrics import read_iterations as reader
         case TextKind.LOADS, _:

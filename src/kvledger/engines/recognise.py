@@ -51,7 +51,8 @@ class Recognition:
 
 _METRICS = re.compile(
     r"^(?:# (?:HELP|TYPE) )?(?:(?P<vllm>(?:ray_)?vllm[:_])|(?P<sglang>sglang:)|(?P<llamacpp>llamacpp:)|(?P<tgi>tgi_)"
-    r"|(?P<tensorrt>trtllm[_:]|tensorrt_llm:|nv_trt_llm_)|(?P<lmdeploy>lmdeploy:))[a-z]",
+    r"|(?P<tensorrt>trtllm[_:]|tensorrt_llm:|nv_trt_llm_)|(?P<lmdeploy>lmdeploy:)"
+    r"|(?P<transformers>kvledger_transformers_))[a-z]",
     re.MULTILINE,
 )
 _METRIC_ENGINES = {
@@ -61,6 +62,7 @@ _METRIC_ENGINES = {
     "tgi": Engine.TGI,
     "tensorrt": Engine.TENSORRT_LLM,
     "lmdeploy": Engine.LMDEPLOY,
+    "transformers": Engine.TRANSFORMERS,
 }
 # The more specific phrases of each engine; a phrase that two engines share is not among them.
 _LOGS: dict[Engine, re.Pattern[str]] = {

@@ -158,7 +158,7 @@ def _either(one: Figure, other: Figure, why: str) -> Figure:
 
 
 def _priced(formula: str, cost: int) -> str:
-    if formula.startswith("0"):
+    if formula.startswith("0") or cost == 1:
         return formula
     whole = f"({formula})" if " - " in formula or "," in formula else formula
     return f"{whole} * {cost:,} bytes"

@@ -105,7 +105,9 @@ def summarise_pool(moments: Sequence[PoolMoment], spans: Spans) -> PoolSummary:
         shares=_find_shares(whole),
         traffic=traffic,
         timeline=draw_timeline(moments),
-        verdict=_judge(moments, whole, traffic) if whole else leave_open(last.problem),
+        verdict=_judge(moments, whole, traffic)
+        if whole
+        else leave_open(last.problem, hint="measure when the engine tells its pool"),
         problem=next((moment.problem for moment in reversed(moments) if moment.problem), ""),
     )
 

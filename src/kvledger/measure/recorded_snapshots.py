@@ -23,7 +23,10 @@ _NUMBERS = (
     "preemptions_total", "prompt_tokens_total", "generation_tokens_total", "cached_tokens_total",
     "evicted_tokens_total", "prefix_hit_ratio", "weights_bytes", "device_bytes",
 )  # fmt: skip
-_POOL_NUMBERS = ("capacity", "used", "cached", "free", "occupied", "usage_ratio", "block_tokens", "size_bytes")
+_POOL_NUMBERS = (
+    "capacity", "used", "cached", "free", "occupied", "usage_ratio", "stored", "lost", "shared_saving", "block_tokens",
+    "size_bytes",
+)  # fmt: skip
 _SLOT_NUMBERS = (
     "capacity_tokens", "tokens", "prompt_tokens", "reused_tokens", "decoded_tokens", "remaining_tokens",
     "declared_tokens",

@@ -64,6 +64,8 @@ def draw_pool(snapshot: EngineSnapshot, pool: PoolReading, hints: Hints) -> Snap
     if isinstance(found, str):
         return SnapshotSheet(pool=pool.name, problem=found)
     price = hints.price or _own_price(pool, found)
+    if pool.unit == "bytes":
+        price = CellPrice(cell_bytes=1, source="counted by the engine in bytes", accuracy=Accuracy.MEASURED)
     unit = "slots" if pool.unit == "slots" else "tokens"
     return SnapshotSheet(pool=pool.name, sheet=draw_parts(found, price, unit=unit))
 
@@ -111,12 +113,20 @@ def _find_parts(snapshot: EngineSnapshot, pool: PoolReading, hints: Hints) -> Pa
         stored=stored,
         reserved=Span(0, max(0, held.high - stored.low)) if reserves else Span(0, 0),
         cached=cached,
+        lost=_lost(pool),
+        shared=Span(0, 0) if pool.shared_saving is None else _span(pool.shared_saving, 1),
         why_capacity="the engine does not tell its pool: this is what runs over its usage, which has two decimals",
         why_stored=why_stored,
         why_cached=why_cached,
         known={**_sources(pool), "used": known, "reserved": _reserved_source(snapshot), "decode_tokens": _DECODING},
         extra=_extra(snapshot, pool),
     )
+
+
+def _lost(pool: PoolReading) -> tuple[tuple[int, str], ...]:
+    if pool.lost is None or pool.lost.value <= 0:
+        return ()
+    return ((int(pool.lost.value), "trash sectors: padding reads and writes there"),)
 
 
 def _capacity(pool: PoolReading, factor: int, hints: Hints) -> Span | None:
@@ -154,6 +164,8 @@ def _cached(pool: PoolReading, capacity: Span, held: Span, factor: int) -> tuple
 def _stored(snapshot: EngineSnapshot, pool: PoolReading, held: Span, hints: Hints) -> tuple[Span, str, Known]:
     """Return the tokens in what is held, why they are an interval, and how they are known."""
     running = 0 if snapshot.running is None else int(snapshot.running.value)
+    if pool.stored is not None:
+        return _span(pool.stored, 1), "", Known(Accuracy.MEASURED, "counted from the block tables")
     if snapshot.reserved_tokens is not None:
         known = Known(Accuracy.DERIVED, "at most what is reserved")
         why = "tokens are reserved at admission, and how many of them are there is not told"

@@ -62,12 +62,12 @@ class Verdict:
     advice: str
 
 
-def leave_open(problem: str) -> Verdict:
-    """Return the verdict on a window without a ledger; ``problem`` says why there is none."""
+def leave_open(problem: str, *, hint: str = "measure the server's own /metrics") -> Verdict:
+    """Return the verdict on a window without a ledger; ``problem`` says why there is none, ``hint`` what may help."""
     return Verdict(
         diagnosis=Diagnosis.UNKNOWN,
         sentence=f"no ledger: {problem}",
-        advice="without a ledger nothing is said about memory: measure the server's own /metrics",
+        advice=f"without a ledger nothing is said about memory: {hint}",
     )
 
 

@@ -13,13 +13,23 @@ from dataclasses import dataclass, field, replace
 
 from kvledger.engines.facts import Engine, EngineSnapshot
 from kvledger.engines.recognise import TextKind, recognise
+from kvledger.engines.transformers.metrics import is_serve_api
 from kvledger.engines.vllm.metrics import VllmScrape, read_vllm_metrics
 from kvledger.errors import SourceError
 from kvledger.sources.http import Access, Address, fetch, fetch_with_retries
 
 __all__ = ["Answer", "Endpoint", "decode_text", "read_text"]
 
-_NAMES = ("/prometheus/metrics", "/metrics", "/slots", "/props", "/v1/loads", "/server_info", "/api/ps")
+_NAMES = (
+    "/prometheus/metrics",
+    "/metrics",
+    "/slots",
+    "/props",
+    "/v1/loads",
+    "/server_info",
+    "/api/ps",
+    "/openapi.json",
+)
 """Addresses that stand for their server, longest first where one ends another."""
 _MUTE = (404, 405, 501)
 
@@ -88,7 +98,8 @@ class Endpoint:
             if reader is None:
                 raise _tell_ollama(text)
             return reader
-        raise refused
+        api = self._ask("/openapi.json")
+        raise _tell_transformers() if api is not None and is_serve_api(api) else refused
 
     def _at(self, name: str) -> Address:
         """Return the address of another answer of the same server; what was asked for after a ``?`` stays."""
@@ -191,12 +202,19 @@ def read_text(text: str) -> Answer:
     snapshots = read_snapshots(text, found)
     if found.kind is TextKind.ITERATIONS:
         snapshots = tuple({one.engine_index: one for one in snapshots}.values())
-    if not any(one.pools for one in snapshots):
+    if not any(one.pools or one.problem for one in snapshots):
         raise SourceError(
             f"{found.engine} says nothing about its KV pool here",
             hint="llama.cpp tells its slots at /slots, SGLang needs --enable-metrics",
         )
     return Answer(snapshots=snapshots)
+
+
+def _tell_transformers() -> SourceError:
+    return SourceError(
+        "this is `transformers serve`, which tells nothing of its cache: it has no /metrics, and its log is silent too",
+        hint="start it as `python -m kvledger.live.transformers_serve` with the same arguments: that adds a /metrics",
+    )
 
 
 def _tell_ollama(text: str) -> SourceError:
