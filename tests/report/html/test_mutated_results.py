@@ -27,7 +27,7 @@ JUNK = st.one_of(
 def places_of(value, path=()):
     """Return the path of every part of a JSON value."""
     found = [path]
-    items = value.items() if isinstance(value, dict) else enumerate(value[:3]) if isinstance(value, list) else ()
+    items = value.items() if isinstance(value, dict) else enumerate(value[:1]) if isinstance(value, list) else ()
     for key, item in items:
         found += places_of(item, (*path, key))
     return found
@@ -42,11 +42,18 @@ def replaced(value, path, junk):
     return changed
 
 
-RESULTS = [with_maps(), measured()]
+def short(value):
+    """Return a result with short timelines, which are all alike."""
+    if isinstance(value, dict):
+        return {key: short(item)[:3] if key == "timeline" else short(item) for key, item in value.items()}
+    return [short(item) for item in value] if isinstance(value, list) else value
+
+
+RESULTS = [short(with_maps()), short(measured())]
 PLACES = [places_of(result)[1:] for result in RESULTS]
 
 
-@settings(max_examples=150)
+@settings(max_examples=100)
 @given(st.data())
 def test_any_part_replaced_by_anything(data):
     which = data.draw(st.integers(0, 1))
