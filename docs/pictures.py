@@ -1,7 +1,7 @@
 """Draw the pictures of the documentation from replays: ``python docs/pictures.py`` writes ``docs/pictures/*.svg``.
 
-A picture is for light and for dark pages alike and has no words but the names of accounts and policies. The same replay
-gives the same file; a test draws them again.
+A picture is for light and for dark pages alike and has no words but the names of accounts and policies. Hatched is what
+nobody can use. The same replay gives the same file; a test draws them again.
 """
 
 from collections.abc import Iterator, Mapping
@@ -171,19 +171,26 @@ def _picture(rows: list[str], *, kinds: list[str], height: int, shares: Mapping[
 
 
 def _style() -> str:
-    light = "".join(f".{account}{{fill:{PALETTE[account].light}}}" for account in _SHOWN)
-    dark = "".join(f".{account}{{fill:{PALETTE[account].dark}}}" for account in _SHOWN)
+    solid = [account for account in _SHOWN if account is not Account.EXTERNAL]
+    light = "".join(f".{account}{{fill:{PALETTE[account].light}}}" for account in solid)
+    dark = "".join(f".{account}{{fill:{PALETTE[account].dark}}}" for account in solid)
+    hole = PALETTE[Account.EXTERNAL]
     ink = ".on{fill:#fff}.reserved-ink,.free-ink{fill:#1b1d21}"
     ink_dark = ".on{fill:#101214}.internal-ink{fill:#101214}.free-ink{fill:#e6e8eb}"
     return f"""\
 <style>
-text{{font:13px system-ui,sans-serif;fill:#1b1d21}}.ground{{fill:#fff}}.line{{stroke:#fff;stroke-width:3}}
+text{{font:13px system-ui,sans-serif;fill:#1b1d21}}.ground{{fill:#fff}}
+.line{{stroke:#fff;stroke-width:3}}.hole{{stroke:{hole.light};stroke-width:2}}.external{{fill:url(#holes)}}
 {light}{ink}
 @media (prefers-color-scheme:dark){{text{{fill:#e6e8eb}}.ground{{fill:#131416}}.line{{stroke:#131416}}
-{dark}{ink_dark}}}
+.hole{{stroke:{hole.dark}}}{dark}{ink_dark}}}
 </style>
-<defs><pattern id="hatch" width="8" height="8" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">\
-<path class="line" d="M0 4H8"/></pattern></defs>"""
+<defs>
+<pattern id="hatch" width="8" height="8" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">\
+<path class="line" d="M0 4H8"/></pattern>
+<pattern id="holes" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(-45)">\
+<rect class="free" width="6" height="6"/><path class="hole" d="M0 3H6"/></pattern>
+</defs>"""
 
 
 if __name__ == "__main__":
