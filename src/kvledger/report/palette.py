@@ -1,7 +1,7 @@
-"""One colour for each account, the same in the terminal, in HTML and in dashboards.
+"""One colour for each account, the same wherever accounts are coloured: in HTML and in dashboards.
 
 Chosen so that any two stay apart for readers with protanopia, deuteranopia and tritanopia too (a test recomputes it
-with the matrices of Machado, Oliveira and Fernandes, 2009), and by lightness alone where they lie beside each other.
+with the matrices of Machado, Oliveira and Fernandes, 2009).
 """
 
 from __future__ import annotations
@@ -19,10 +19,6 @@ class Shade:
 
     light: str
     dark: str
-
-    def terminal_style(self, *, dark: bool = True) -> str:
-        """Return the colour as a style of `rich`, which falls back to what the terminal can show."""
-        return self.dark if dark else self.light
 
 
 PALETTE: dict[Account, Shade] = {

@@ -9,7 +9,8 @@ from kvledger.ledger import Account
 from kvledger.replay.outcome import is_held_up
 from kvledger.report.html.layout import thin_layouts
 from kvledger.report.html.reading import Run
-from kvledger.report.html.saved import SavedEngine, SavedLayout, SavedMeasure, SavedPolicy, SavedReplay, SavedSource
+from kvledger.report.html.saved import SavedLayout, SavedPolicy, SavedReplay
+from kvledger.report.html.saved_measure import SavedEngine, SavedMeasure, SavedSource
 from kvledger.report.html.timeline import Timeline, timeline_of
 
 __all__ = ["Book", "books_of"]

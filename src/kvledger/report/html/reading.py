@@ -12,7 +12,8 @@ import msgspec
 from kvledger.errors import SourceError
 from kvledger.ledger import Account
 from kvledger.report.html.clean import clean_text, clean_value
-from kvledger.report.html.saved import Ratios, SavedLayout, SavedMeasure, SavedPoint, SavedReplay, SavedSheet
+from kvledger.report.html.saved import Ratios, SavedLayout, SavedPoint, SavedReplay
+from kvledger.report.html.saved_measure import SavedMeasure, SavedSheet
 
 __all__ = ["Run", "read_run", "run_of"]
 

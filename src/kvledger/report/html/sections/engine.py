@@ -9,7 +9,7 @@ from kvledger.report.html.book import Book
 from kvledger.report.html.figures import amount, count, percent
 from kvledger.report.html.frame import section, subsection
 from kvledger.report.html.markup import Markup, element, join
-from kvledger.report.html.saved import SavedEngine, SavedReservation, SavedSheet, SavedSheetFigure, SavedSpan
+from kvledger.report.html.saved_measure import SavedEngine, SavedReservation, SavedSheet, SavedSheetFigure, SavedSpan
 from kvledger.report.html.sections.balance import name_of
 from kvledger.report.html.table import Cell, Column, cell, table
 from kvledger.report.html.words import account_name, both, code, prose, told

@@ -8,7 +8,8 @@ from kvledger.report.html.figures import count
 from kvledger.report.html.frame import section, subsection
 from kvledger.report.html.markup import Markup, element, join
 from kvledger.report.html.reading import Run
-from kvledger.report.html.saved import SavedMeasure, SavedReplay
+from kvledger.report.html.saved import SavedReplay
+from kvledger.report.html.saved_measure import SavedMeasure
 from kvledger.report.html.words import both, code, prose, told
 
 __all__ = ["provenance_section"]
