@@ -130,7 +130,10 @@ async def scrape(client: Client, phase: str):
 
 
 async def drive(client: Client, requests, *, gap_seconds, samples, every_seconds, phase, drain=True):
-    """Send ``requests`` with random gaps, scrape meanwhile, and wait for the end when ``drain``."""
+    """Send ``requests`` with random gaps, scrape meanwhile, and wait for the end when ``drain``.
+
+    ``samples`` are the fewest scrapes; they go on while a request is open.
+    """
     generator = random.Random(phase)
     out, tasks = [], []
 
@@ -140,7 +143,7 @@ async def drive(client: Client, requests, *, gap_seconds, samples, every_seconds
             await asyncio.sleep(generator.expovariate(1 / gap_seconds) if gap_seconds else 0)
 
     sender = asyncio.create_task(send())
-    for _ in range(samples):
+    while len(out) < samples or (len(out) < 10 * samples and not (sender.done() and all(t.done() for t in tasks))):
         await asyncio.sleep(every_seconds)
         out.append(await scrape(client, phase))
     await sender

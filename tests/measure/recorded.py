@@ -8,6 +8,7 @@ from pathlib import Path
 
 from kvledger.engines.vllm.metrics import read_vllm_metrics
 from kvledger.measure.meter import Meter
+from kvledger.measure.tear import TearDetector
 
 COUNTERS = ("prompt_tokens", "generation_tokens", "cached_tokens", "query_tokens", "hit_tokens", "preemptions")
 """What grows while a server runs."""
@@ -19,6 +20,15 @@ def rows(name):
     """Return the samples of one recording: scrape, phase and the client's open requests before and after."""
     with gzip.open(DATA / f"{name}.jsonl.gz", "rt", encoding="utf-8") as stream:
         return tuple(json.loads(line) for line in stream)
+
+
+@cache
+def whole_rows(name):
+    """Return the rows whose scrape is not torn."""
+    detector = TearDetector()
+    return tuple(
+        row for row, scrape in zip(rows(name), scrapes(name), strict=True) if not detector.is_torn(scrape.engines[0])
+    )
 
 
 @cache

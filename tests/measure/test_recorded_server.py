@@ -1,8 +1,9 @@
 """The laws against recorded servers: vLLM 0.32.0 on a CPU, 257 blocks of 32 tokens, 64 tokens a step.
 
 Each recording has one client that streamed every token and counted them; the truth is its count. ``async`` ran with
-asynchronous scheduling (the default), ``sync`` without. Phases: plain, shared prefix, long prompts in many chunks,
-clients that disconnect, and more load than the pool holds.
+the defaults, ``sync`` with ``--no-async-scheduling``, which is all that vLLM does on a CPU. Phases: plain, shared
+prefix, long prompts in many chunks, clients that disconnect, and more load than the pool holds. Three scrapes of
+``async`` are torn: their live tokens are not told.
 """
 
 import pytest
@@ -25,6 +26,8 @@ def test_the_recording_holds_a_hundred_busy_samples_with_every_kind_of_traffic(n
 def test_live_tokens_hold_the_clients_count_within_one_step(name):
     """The client sees a token at most one step late; a step gives each running request one token."""
     for row, reading in measure(name):
+        if Unsure.TORN in reading.balance.causes:
+            continue
         low, high = client_tokens(row)
         step = reading.running + 1
         assert low - step <= reading.balance.live.high, row["phase"]
@@ -75,6 +78,8 @@ def test_a_server_that_is_never_idle_is_known_within_one_block_a_running_request
     for row, reading in measure(name, only_busy=only_busy, settled=False):
         low, high = client_tokens(row)
         assert reading.balance.used.width <= reading.running * BLOCK
+        if Unsure.TORN in reading.balance.causes:
+            continue
         assert low - reading.running - 1 <= reading.balance.live.high
         assert reading.balance.live.low <= high + reading.running + sum(row["pending_before"].values())
 
@@ -113,6 +118,7 @@ def test_every_ledger_balances_and_names_what_it_leaves_open(name):
 def test_shared_prefixes_are_counted_once():
     """Requests share 200 tokens, 192 of them whole blocks: live exceeds held, and the saving is some of those."""
     readings = [reading for _, reading in measure("async", phases={"shared"}) if reading.running >= 8]
+    readings = [reading for reading in readings if Unsure.TORN not in reading.balance.causes]
     assert len(readings) >= 10
     for reading in readings:
         balance = reading.balance
@@ -121,6 +127,6 @@ def test_shared_prefixes_are_counted_once():
         assert balance.shared_saving.low >= 192 * (reading.running - 2) - 32 * reading.running
 
 
-def test_synchronous_scheduling_shows_itself_and_asynchronous_is_never_mistaken_for_it():
-    assert {reading.scheduling for _, reading in measure("sync")} <= {Scheduling.UNKNOWN, Scheduling.IN_STEP}
-    assert {reading.scheduling for _, reading in measure("async")} <= {Scheduling.UNKNOWN, Scheduling.AHEAD}
+@pytest.mark.parametrize("name", RECORDINGS)
+def test_scheduling_in_step_is_never_taken_for_scheduling_ahead(name):
+    assert {reading.scheduling for _, reading in measure(name)} <= {Scheduling.UNKNOWN, Scheduling.IN_STEP}

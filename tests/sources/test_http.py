@@ -80,7 +80,7 @@ def test_a_body_that_is_cut_off_is_told():
         connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\nhalf")
 
     with answering(cut) as url, pytest.raises(SourceError, match="cut off: 4 of 1,000 bytes"):
-        get(url)
+        get(url, Access(timeout_seconds=20))
 
 
 def test_a_redirect_is_not_followed():

@@ -46,6 +46,7 @@ class Unsure(StrEnum):
     UNSAVED = "the token last sampled is in the cache or not, depending on asynchronous scheduling"
     SKEW = "several API servers write the counters: up to one step apart"
     SPECULATIVE = "slots for proposed tokens are held besides"
+    TORN = "the scrape is torn: a part of it is a step older, so only the gauge is used"
     NO_COUNTERS = "the token counters are missing: only the gauge is known"
     NOBODY_RUNS = "blocks are held although no request runs"
     GROUPS = "layers are in groups with block tables of their own, which one gauge does not tell apart"
@@ -61,6 +62,8 @@ class Instant:
     differences: Differences | None
     is_speculative: bool = False
     is_skewed: bool = False
+    is_torn: bool = False
+    """A part of the scrape is a step older than the rest: ``differences`` is None."""
     may_recompute: bool = False
     """A request that was preempted may be running again, with only a part of its tokens computed."""
 
@@ -166,7 +169,7 @@ def infer_scheduling(shape: PoolShape, instant: Instant, balance: Balance) -> Sc
 
 def _gauge_only(held: int, by_gauge: Span, instant: Instant, *, in_groups: bool) -> Balance:
     used = Span(0, held) if in_groups else by_gauge
-    cause = Unsure.GROUPS if in_groups else Unsure.NO_COUNTERS
+    cause = Unsure.GROUPS if in_groups else Unsure.TORN if instant.is_torn else Unsure.NO_COUNTERS
     return Balance(
         held=held,
         used=used,

@@ -19,6 +19,7 @@ from kvledger.measure.offsets import OffsetTracker, read_differences
 from kvledger.measure.pool import PoolShape, count_held_blocks, read_pool_shape
 from kvledger.measure.reuse import ReuseTracker
 from kvledger.measure.sheet import Sheet, draw_sheet
+from kvledger.measure.tear import TearDetector
 
 __all__ = ["WINDOW_SAMPLES", "Meter", "Reading", "shown_name"]
 
@@ -76,6 +77,7 @@ class _EngineMeter:
     epoch: int = 0
     tracker: OffsetTracker = field(default_factory=OffsetTracker)
     reuse: ReuseTracker = field(default_factory=ReuseTracker)
+    tears: TearDetector = field(default_factory=TearDetector)
     scheduling: Scheduling = Scheduling.UNKNOWN
     last: VllmEngine | None = None
     shape: PoolShape | None = None
@@ -86,7 +88,7 @@ class _EngineMeter:
 
     def restart(self) -> None:
         self.epoch += 1
-        self.tracker, self.reuse = OffsetTracker(), ReuseTracker()
+        self.tracker, self.reuse, self.tears = OffsetTracker(), ReuseTracker(), TearDetector()
         self.is_new_epoch = True
 
     def note(self, engine: VllmEngine) -> None:
@@ -167,11 +169,14 @@ class Meter:
         if problem or shape is None or held is None or engine.running is None:
             meter.steps.append(replace(bare, problem=problem))
             return replace(bare, problem=problem)
+        is_torn = meter.tears.is_torn(engine)
+        countable = engine.generation is Generation.V1 and not is_torn
         instant = Instant(
             held_blocks=held,
             running=engine.running,
             waiting=engine.waiting,
-            differences=read_differences(engine) if engine.generation is Generation.V1 else None,
+            differences=read_differences(engine) if countable else None,
+            is_torn=is_torn,
             is_speculative=bool(engine.draft_tokens),
             is_skewed=scrape.is_multiprocess,
             may_recompute=_is_near_full(shape, held) or meter.quiet_samples < _STICKY_SAMPLES,
@@ -185,7 +190,8 @@ class Meter:
             meter.quiet_samples += 1
         else:
             meter.quiet_samples = _STICKY_SAMPLES
-        cached = meter.reuse.bound_cached(shape, engine, balance)
+        meter.reuse.under_way = 1 if meter.scheduling is Scheduling.IN_STEP else 2
+        cached = meter.reuse.bound_cached(shape, None if is_torn else engine, balance)
         step = _Step(seconds, meter.epoch, instant, shape, bare, cached)
         meter.steps.append(step)
         return _complete_reading(step, balance, meter.scheduling)

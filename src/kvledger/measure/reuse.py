@@ -6,11 +6,11 @@ overwritten only when every free block has it, and then the only bare blocks are
 earlier sample at which all blocks may have been bare::
 
     filled >= (tokens written - (block - 1) * requests that wrote) / block
-    bare   <= max(usable - filled, 2 * most requests that ran at once)
+    bare   <= max(usable - filled, under way * most requests that ran at once)
     cached >= free - bare
 
-(2: with asynchronous scheduling a request has a block whose last token is not confirmed yet, and its tail.) A cache
-that somebody resets is bare at once, and no series tells; that it was not is the assumption.
+Under way is 1, the tail of a request, or 2 with asynchronous scheduling, which also has a block whose last token is not
+confirmed yet. A cache that somebody resets is bare at once, and no series tells; that it was not is the assumption.
 """
 
 from __future__ import annotations
@@ -23,8 +23,6 @@ from kvledger.measure.figure import Span
 from kvledger.measure.pool import PoolShape, Structure
 
 __all__ = ["ReuseTracker"]
-
-_UNDER_WAY = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,15 +41,20 @@ class ReuseTracker:
     first: _Counts | None = None
     last: _Counts | None = None
     most_running: int = 0
+    under_way: int = 2
+    """Blocks of a running request that may hold nothing reusable."""
 
-    def bound_cached(self, shape: PoolShape, engine: VllmEngine, balance: Balance) -> Span:
+    def bound_cached(self, shape: PoolShape, engine: VllmEngine | None, balance: Balance) -> Span:
         """Return how many blocks nobody refers to and a later request can hit.
 
-        The most follows from the counters; the least supposes that the cache was not reset.
+        The most follows from the counters; the least supposes that the cache was not reset. Where the counters cannot
+        be used, ``engine`` is None and nothing is learned.
         """
         idle = max(0, shape.usable_blocks - balance.held // shape.block_tokens)
         if shape.prefix_caching is False:
             return Span.exact(0)
+        if engine is None:
+            return Span(0, idle)
         ever = _count_computed(engine)
         high = idle if ever is None else min(idle, ever // shape.block_tokens)
         told = engine.count_config("kv_cache_size_tokens") and not engine.draft_tokens
@@ -70,18 +73,18 @@ class ReuseTracker:
         # all that began since the last sample may have run at once with what ran then
         met = self.last.running + max(0, now.started - self.last.started) + prefilling
         self.most_running = max(self.most_running, met)
-        since_start = _bare(shape, _Counts(0, 0, 0, 0), now, most_running=now.started + prefilling)
-        since_first = _bare(shape, self.first, now, most_running=self.most_running)
+        ever, lately = self.under_way * (now.started + prefilling), self.under_way * self.most_running
+        since_start = _bare(shape, _Counts(0, 0, 0, 0), now, least=ever)
+        since_first = _bare(shape, self.first, now, least=lately)
         self.last = now
         return min(since_start, since_first)
 
 
-def _bare(shape: PoolShape, then: _Counts, now: _Counts, *, most_running: int) -> int:
+def _bare(shape: PoolShape, then: _Counts, now: _Counts, *, least: int) -> int:
     wrote = then.running + then.waiting + max(0, now.started - then.started)
     unsaved = 2 * (now.running + now.waiting)  # the token last sampled, and one step between gauge and counters
     tokens = max(0, now.written - then.written - unsaved - wrote * (shape.block_tokens - 1))
-    bare = max(shape.usable_blocks - tokens // shape.block_tokens, _UNDER_WAY * most_running)
-    return min(shape.usable_blocks, bare)
+    return min(shape.usable_blocks, max(shape.usable_blocks - tokens // shape.block_tokens, least))
 
 
 def _read_counts(engine: VllmEngine) -> _Counts | None:

@@ -11,7 +11,8 @@ from kvledger.measure.pool import Structure
 from kvledger.report.prometheus.rules import write_rules
 from kvledger.report.prometheus.vllm import vllm_rules
 from kvledger.report.prometheus.vllm_names import VllmNames
-from tests.measure.recorded import rows, without_a_ledger
+from tests.measure.recorded import whole_rows as rows
+from tests.measure.recorded import without_a_ledger
 from tests.report.prometheus.promtool import INTERVAL, finds_none, run, series_of, times_true
 
 HOST = 'instance="a:8000",job="vllm"'
