@@ -91,6 +91,13 @@ def test_a_model_that_keeps_its_keyword_arguments_to_itself_is_found_out():
         Engine(model, "1MiB")
 
 
+def test_a_model_that_fails_on_its_first_tokens_is_refused_with_what_it_said(monkeypatch):
+    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**GROUPED)).eval()
+    monkeypatch.setattr(model.model, "forward", lambda **settings: [][0])
+    with pytest.raises(ModelError, match="could not be tried with a few tokens: IndexError: list index out of range"):
+        Engine(model, "1MiB")
+
+
 def test_a_model_in_training_is_refused():
     model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**GROUPED)).train()
     with pytest.raises(UsageError, match="training mode"):

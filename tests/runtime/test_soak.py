@@ -55,8 +55,7 @@ class Soak:
         try:
             number = self.engine.submit(self.draw_prompt(), generation)
         except Error as error:
-            assert error.message
-            self.outcomes["refused"] += 1
+            self.outcomes["refused"] += len(error.message) > 0
         else:
             self.open[number] = generation.samples
 

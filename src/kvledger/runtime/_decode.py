@@ -85,14 +85,18 @@ def _make_kernel(load: Any) -> Any:
             end = lengths[row]
             begin = max(0, end - window) if window > 0 else 0
             table = tables[slots[row]]
-            for position in range(begin, end):
-                key = keys[np.int64(table[position // block]) * block + position % block, head]
-                for h in range(heads):
-                    q = query[row, head * heads + h]
-                    total = np.float32(0.0)
-                    for d in range(size):
-                        total += q[d] * load(key[d])
-                    scores[h, position - begin] = total * scale
+            at = begin
+            while at < end:
+                place = np.int64(table[at // block]) * block + at % block
+                for i in range(min(block - at % block, end - at)):
+                    key = keys[place + i, head]
+                    for h in range(heads):
+                        q = query[row, head * heads + h]
+                        total = np.float32(0.0)
+                        for d in range(size):
+                            total += q[d] * load(key[d])
+                        scores[h, at + i - begin] = total * scale
+                at += block - at % block
             for h in range(heads):
                 line = scores[h]
                 if softcap > 0:
@@ -113,13 +117,17 @@ def _make_kernel(load: Any) -> Any:
                 for i in range(end - begin):
                     line[i] = line[i] / total
                 out[row, head * heads + h, :] = np.float32(0.0)
-            for position in range(begin, end):
-                value = values[np.int64(table[position // block]) * block + position % block, head]
-                for h in range(heads):
-                    weight = scores[h, position - begin]
-                    sums = out[row, head * heads + h]
-                    for d in range(size):
-                        sums[d] += weight * load(value[d])
+            at = begin
+            while at < end:
+                place = np.int64(table[at // block]) * block + at % block
+                for i in range(min(block - at % block, end - at)):
+                    value = values[place + i, head]
+                    for h in range(heads):
+                        weight = scores[h, at + i - begin]
+                        sums = out[row, head * heads + h]
+                        for d in range(size):
+                            sums[d] += weight * load(value[d])
+                at += block - at % block
 
     return attend
 

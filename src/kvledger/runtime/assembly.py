@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from kvledger.errors import CapacityError, UsageError
+from kvledger.errors import CapacityError, Error, ModelError, UsageError
 from kvledger.runtime.attention import attach, load_transformers
 from kvledger.runtime.backends import choose_backend
 from kvledger.runtime.layout import Layout, arrange_layers
@@ -45,15 +46,29 @@ def assemble(model: Any, memory_bytes: int, *, block_size: int, options: Options
     load_transformers()
     check_config(model, max_model_len=options.max_model_len)
     sequences = draw_sequences(model)
-    expected = compute_plainly(model, sequences)
+    with _trying(model):
+        expected = compute_plainly(model, sequences)
     detach = attach(model)
     try:
-        layout = arrange_layers(find_layers(model), block_size=block_size)
-        verify(model, layout, options, sequences, expected)
+        with _trying(model):
+            layout = arrange_layers(find_layers(model), block_size=block_size)
+            verify(model, layout, options, sequences, expected)
         return _assemble(model, layout, memory_bytes, options, detach)
     except BaseException:
         detach()
         raise
+
+
+@contextmanager
+def _trying(model: Any) -> Iterator[None]:
+    """Say of whatever a model raises on its first tokens that the model cannot be served."""
+    try:
+        yield
+    except Error:
+        raise
+    except Exception as cause:
+        said = f"{type(cause).__name__}: {cause}".split("\n", 1)[0][:200]
+        raise ModelError(f"`{type(model).__name__}` could not be tried with a few tokens: {said}") from cause
 
 
 def _assemble(model: Any, layout: Layout, memory_bytes: int, options: Options, detach: Callable[[], None]) -> Parts:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Protocol
 
-from kvledger.errors import UsageError
 from kvledger.runtime.compiled import Compiled
+from kvledger.runtime.flashinfer import FlashInfer
 from kvledger.runtime.gather import Gather
 from kvledger.runtime.layout import Layer, Layout
 from kvledger.runtime.options import Attention
@@ -38,16 +39,25 @@ def choose_backend(attention: Attention, layout: Layout, pages: Pages, tables: B
 
     Raises:
         UsageError: It cannot serve this device or these numbers.
+        MissingExtra: It needs a package that is not installed.
     """
     import torch
 
     kind, dtype = pages.kv.device.type, layout.shape.dtype
     if attention is Attention.AUTO:
-        attention = Attention.COMPILED if kind == "cpu" and dtype != "float16" else Attention.GATHER
+        attention = _find_best(kind, dtype)
     match attention:
         case Attention.COMPILED:
             return Compiled(layout, pages, tables, threads=torch.get_num_threads())
-        case Attention.GATHER:
-            return Gather(layout, pages, tables)
+        case Attention.FLASHINFER:
+            return FlashInfer(layout, pages, tables)
         case _:
-            raise UsageError(f"attention `{attention}` is not there on {kind}")
+            return Gather(layout, pages, tables)
+
+
+def _find_best(device: str, dtype: str) -> Attention:
+    if device == "cpu" and dtype != "float16":
+        return Attention.COMPILED
+    if device == "cuda" and dtype != "float32" and find_spec("flashinfer") is not None:
+        return Attention.FLASHINFER
+    return Attention.GATHER

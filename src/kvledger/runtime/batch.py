@@ -53,6 +53,11 @@ class Decodes:
         """Return the number of rows."""
         return len(self.slots)
 
+    @property
+    def columns(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Slots and lengths."""
+        return self.slots, self.lengths
+
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Batch:

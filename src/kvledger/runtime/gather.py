@@ -33,11 +33,8 @@ class Gather:
         """Store keys and values in their blocks (mutates), and return the answer: (1, rows, heads, head_size)."""
         import torch
 
-        keys, values = self.pages.tokens_of(self.layout.tensor_of[layer.index])
+        keys, values = self.store(batch, layer, key, value)
         group = self.layout.group_of[layer.index]
-        places = batch.places[group]
-        keys.index_copy_(0, places, key[0].transpose(0, 1))
-        values.index_copy_(0, places, value[0].transpose(0, 1))
         answer = torch.empty(query.shape[2], query.shape[1], query.shape[3], dtype=query.dtype, device=query.device)
         self._decode(batch, layer, query, manner, answer)
         for chunk in batch.chunks:
@@ -49,6 +46,16 @@ class Gather:
             attended = attend_causally(query[:, :, rows], own_keys, own_values, manner)
             answer[rows] = attended[0].transpose(0, 1)
         return answer[None]
+
+    def store(
+        self, batch: Batch, layer: Layer, key: torch.Tensor, value: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Store the keys and values of every row in its block (mutates); return all keys and values by place."""
+        keys, values = self.pages.tokens_of(self.layout.tensor_of[layer.index])
+        places = batch.places[self.layout.group_of[layer.index]]
+        keys.index_copy_(0, places, key[0].transpose(0, 1))
+        values.index_copy_(0, places, value[0].transpose(0, 1))
+        return keys, values
 
     def close(self) -> None:
         """Let go of nothing."""
