@@ -16,6 +16,7 @@ from kvledger.findings.rule import Page, read_page
 from kvledger.ledger import Account
 from kvledger.pool import Policy, parse_policies, parse_policy
 from kvledger.report.prometheus.table import METRICS
+from kvledger.report.schema import SCHEMAS
 
 _MARK = re.compile(r"^<!-- generated: (\S+) -->$", re.MULTILINE)
 
@@ -166,6 +167,13 @@ def findings() -> str:
     return "\n".join(line for rule in RULES for line in _page(read_page(type(rule))))
 
 
+def schemas() -> str:
+    """Return the name of every JSON Schema, with the tables that it is made from."""
+    return _table(
+        ("schema", "made from the tables"), ((f"`kvledger/{name}`", ", ".join(SCHEMAS[name])) for name in SCHEMAS)
+    )
+
+
 def _page(page: Page) -> Iterator[str]:
     yield f"({page.code.lower()})="
     yield f"### {page.code}: {page.title}"
@@ -187,5 +195,6 @@ PARTS: dict[str, Callable[[], str]] = {
     "metrics": metrics,
     "findings": findings,
     "policies": policies,
+    "schemas": schemas,
     "sweep-columns": sweep_columns,
 }

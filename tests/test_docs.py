@@ -11,12 +11,13 @@ from pathlib import Path
 import pytest
 
 from kvledger.cli.main import _kvledger as group
+from kvledger.findings.catalogue import RULES
 from kvledger.ledger import Account, Accuracy, Memo, PaperView
 from kvledger.pool import Growth, Placement, Reservation
 from kvledger.replay import Factors, Rejection
 from kvledger.report.prometheus.alerts import EXPORTER_ALERTS, RULE_ALERTS
 from kvledger.report.prometheus.table import METRICS
-from kvledger.report.schema import read_fields
+from kvledger.report.schema import SCHEMAS, read_fields
 from kvledger.report.series import SERIES_COLUMNS
 from kvledger.traces.formats import ALL as FORMATS
 from kvledger.traces.synthetic.catalogue import CATALOGUE, COMMON
@@ -178,6 +179,19 @@ def test_every_metric_is_documented():
     text = page("export.md")
     assert [metric.name for metric in METRICS if f"| `{metric.name}` |" not in text] == []
     assert [alert.name for alert in (*EXPORTER_ALERTS, *RULE_ALERTS) if f"`{alert.name}`" not in text] == []
+
+
+def test_every_schema_is_documented():
+    text = page("json.md")
+    assert [name for name in SCHEMAS if f"| `kvledger/{name}` |" not in text] == []
+    tables = read_fields((DOCS / "json.md").read_text("utf-8"))
+    shared = {"sheet", "quantity"}  # parts of the others
+    assert {table for made_from in SCHEMAS.values() for table in made_from} == set(tables) - shared
+
+
+def test_every_finding_is_documented():
+    text = page("findings.md")
+    assert [rule.code for rule in RULES if f"({rule.code.lower()})=" not in text] == []
 
 
 def test_every_way_of_being_rejected_is_documented():

@@ -3,6 +3,7 @@
 import pytest
 
 from ..test_docs import documented_fields, fields_of
+from ..test_schemas import check
 from .calling import call
 
 
@@ -57,6 +58,7 @@ def test_the_demo_prints_both_tables_and_documented_json(capsys):
     record = call(capsys, "demo", "--case", "sharing", "-q", "--json").json()
     assert (record["schema"], record["schema_version"]) == ("kvledger/sharing", 1)
     assert fields_of(record) == documented_fields("demo sharing")
+    check(record)
 
 
 def test_a_page_of_sharing_is_refused(capsys, tmp_path):
