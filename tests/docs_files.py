@@ -19,6 +19,12 @@ temperature=0.7, max_tokens=256), prompt_token_ids: [1, 2, 3, 4, 5], lora_reques
 INFO 05-01 10:00:02 [logger.py:42] Received request chatcmpl-2: prompt: 'y', params: SamplingParams(n=1, \
 temperature=0.7, max_tokens=128), prompt_token_ids: [1, 2, 3, 9], lora_request: None.
 """
+_VLLM = """\
+INFO 11-30 10:00:01 [core.py:1] Initializing a V1 LLM engine (v0.32.0) with config: model='m', max_seq_len=32768
+INFO 11-30 10:00:09 [gpu_worker.py:1] Available KV cache memory: 17.21 GiB
+INFO 11-30 10:00:09 [kv_cache_utils.py:1] GPU KV cache size: 140,976 tokens, Maximum concurrency for 32,768 tokens per \
+request: 4.30x
+"""
 _CONFIG = {
     "model_type": "llama",
     "num_hidden_layers": 32,
@@ -36,6 +42,7 @@ def write_files(folder):
     table = (f"{0.2 * i:.1f},{50 + 37 * i % 900},{20 + 53 * i % 500}" for i in range(200))
     texts = {
         "server.log": _LOG,
+        "vllm.log": _VLLM,
         "config.json": json.dumps(_CONFIG),
         "requests.csv": "\n".join(["arrival_seconds,prompt_tokens,output_tokens", *table, ""]),
         "metrics.txt": rows("sync")[24]["text"],

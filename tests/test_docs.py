@@ -86,11 +86,18 @@ def test_commands_that_need_no_shell_print_the_same_without_one(folder_of_a_user
     assert plain == run("kvledger trace server.log && true", folder_of_a_user)
 
 
+def lines_of(block):
+    """Return the command lines of a block."""
+    if block.language in ("sh", "bash"):
+        return block.body.splitlines()
+    return [command.line for command in commands_of(block)] if block.language == "console" else []
+
+
 @pytest.mark.parametrize("path", PAGES, ids=name_of)
 def test_every_command_line_of_a_page_can_be_parsed(path):
     for block in blocks_of(path):
-        for command in commands_of(block) if block.language == "console" else ():
-            for part in re.split(r"[|;]|&&", command.line):
+        for line in lines_of(block):
+            for part in re.split(r"[|;]|&&", line):
                 words = shlex.split(part, comments=True)
                 if words[:1] == ["kvledger"] and words[1:2] not in (["--version"], ["--help"]):
                     subcommand = generated.commands()[words[1]]
