@@ -127,7 +127,7 @@ def policies() -> str:
 
 def every_policy() -> list[Policy]:
     variants = ("doubling", "step", "segments")
-    others = [*(f"grow@{variant}" for variant in variants), "paged:radix"]
+    others = [*(f"grow@{variant}" for variant in variants), "paged:radix", "paged:pools"]
     return [*parse_policies("all"), *map(parse_policy, others)]
 
 

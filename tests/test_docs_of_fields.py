@@ -91,3 +91,10 @@ def test_every_field_of_layouts_is_documented(capsys):
     merged = extents[0] | {"blocks": blocks["policies"][0]["layouts"][0]["blocks"]}
     paths = leaves(fields_of({"policies": [{"layouts": [merged]}]}))
     assert paths == documented_fields("replay with layout")
+
+
+def test_every_field_of_two_pools_is_documented(capsys):
+    options = ("--model", "gemma-3-27b", "--memory", "20GiB", "--policy", "paged:pools", "--json", "-q")
+    (policy,) = call(capsys, "replay", CHAT, *options, "--findings", "off").json()["policies"]
+    assert [use["name"] for use in policy["pools"]] == ["full", "window"]
+    assert leaves(fields_of({"policies": [{"pools": policy["pools"]}]})) == documented_fields("replay with two pools")

@@ -470,3 +470,15 @@ def test_an_index_of_blocks_and_a_radix_tree_stand_side_by_side(capsys, tmp_path
     assert {path.name for path in tmp_path.iterdir()} == {
         "s.paged.csv", "s.paged-blocks.csv", "s.paged-radix.csv",
     }  # fmt: skip
+
+
+def test_two_pools_tell_which_one_refuses_and_need_a_model_with_windows(capsys):
+    flags = ("replay", "synthetic:chat,requests=60,rate=inf", "--policy", "paged:pools", "--memory", "2GiB", "-q")
+    text = call(capsys, *flags, "--model", "gemma-3-27b", "--max-model-len", 4096, "--swa-full-tokens-ratio", 0.5).out
+    assert "How the two pools fill" in text
+    assert "one of 0.5 times as many tokens, 425,984 bytes each" in " ".join(
+        call(capsys, *flags[:-1], "--model", "gemma-3-27b", "--swa-full-tokens-ratio", 0.5).err.split()
+    )
+    for cost in (("--model", "llama-3-8b"), ("--bytes-per-token", 9)):
+        found = call(capsys, *flags, *cost)
+        assert (found.code, "is for full attention beside sliding windows" in found.err) == (2, True)

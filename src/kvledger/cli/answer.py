@@ -40,8 +40,9 @@ from kvledger.replay.moments import take_snapshots
 from kvledger.replay.outcome import Outcome, SeriesRows
 from kvledger.replay.samples import check_sampling
 from kvledger.replay.settings import Pool, Settings
-from kvledger.replay.simulate import NEEDS_CACHE, replay
+from kvledger.replay.simulate import replay
 from kvledger.replay.snapshot import Snapshot
+from kvledger.replay.tables import NEEDS_CACHE
 from kvledger.replay.what_if import Scenario, Setting, WhatIf
 from kvledger.replay.workload import Workload
 from kvledger.sources.files import load_trace
@@ -73,7 +74,10 @@ def ask(question: Question, *, load: Callable[..., Trace] = load_trace) -> Repla
     named = {policy.name for policy in policies}
     policies += [policy for policy in mitigated if policy.name not in named]
     cost = cost_of(question, needs_layers=any(policy.kind is Kind.VMM for policy in policies))
-    policies = [grouped(policy, cost, kv_dtype=question.kv_dtype) for policy in policies]
+    policies = [
+        grouped(policy, cost, kv_dtype=question.kv_dtype, window_ratio=question.swa_full_tokens_ratio)
+        for policy in policies
+    ]
     pool = pool_of(question, cost)
     policies, left_out = _runnable(policies, pool)
     clock_text, assumed = _clock_text(question, cost)

@@ -30,6 +30,7 @@ class Question:
     full_sequence_must_fit: bool
     prefix_caching: str
     eviction: str
+    swa_full_tokens_ratio: float
     page_size: str
     samples: int | None
     beams: int | None
@@ -67,6 +68,7 @@ DEFAULTS: dict[str, Any] = dict.fromkeys(Question.__slots__) | {
     "full_sequence_must_fit": True,
     "prefix_caching": "off",
     "eviction": "lru",
+    "swa_full_tokens_ratio": 0.8,
     "page_size": "2MiB",
     "beam_turnover": 0.1,
     "preemption": "recompute",

@@ -69,7 +69,7 @@ def _options(*groups: Decorator) -> Decorator:
         show_default=True,
         help="Comma-separated: max, declared, pow2, exact [@best|first|next|worst|buddy], "
         "grow [@exact|doubling|step|segments], static-batch, paged, upfront, no-evict [@BLOCK], "
-        "paged[@BLOCK]:blocks|radix, vmm, or all.",
+        "paged[@BLOCK]:blocks|radix|pools, vmm, or all.",
     ),
     click.option(
         "--placement", default="best", show_default=True, help="Where extents go: best, first, next, worst, buddy."
@@ -108,6 +108,13 @@ def _options(*groups: Decorator) -> Decorator:
         default="lru",
         show_default=True,
         help="Which cached block of `paged` goes first, with --prefix-caching on; belady knows the future.",
+    ),
+    click.option(
+        "--swa-full-tokens-ratio",
+        type=click.FloatRange(0, 1, min_open=True),
+        default=0.8,
+        show_default=True,
+        help="`paged:pools`: tokens of the window's pool over those of the pool for full attention.",
     ),
     click.option("--page-size", default="2MiB", show_default=True, help="Page of `vmm`."),
     sample_options,

@@ -51,6 +51,8 @@ def _kernel_of(policy: Policy, *, several: bool) -> str:
         return "forks"
     if policy.block_groups is not None:
         return "groups"
+    if policy.pools_apart is not None:
+        return "pools"
     if policy.is_radix:
         return "radix"
     if policy.caches:

@@ -17,7 +17,7 @@ from kvledger.replay.clock import Clock
 from kvledger.replay.outcome import Outcome
 from kvledger.replay.samples import check_sampling
 from kvledger.replay.settings import Pool
-from kvledger.replay.simulate import NEEDS_CACHE
+from kvledger.replay.tables import NEEDS_CACHE
 from kvledger.replay.what_if import Scenario, Setting, WhatIf
 from kvledger.replay.workload import Workload
 from kvledger.units import format_bytes, parse_bytes

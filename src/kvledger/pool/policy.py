@@ -10,6 +10,7 @@ from typing import Any, assert_never
 
 from kvledger.errors import UsageError
 from kvledger.pool.groups import BlockGroups, GroupKind
+from kvledger.pool.two_pools import TwoPools
 from kvledger.units import counted
 
 __all__ = [
@@ -157,6 +158,10 @@ class Policy:
     """What ``paged`` does with a preempted request."""
     swap_bytes: int = 0
     """Memory of the host that ``paged`` may swap to."""
+    two_pools: TwoPools | None = None
+    """Pools of ``paged`` sized apart, for layers with and without a window; it has no prefix cache then."""
+    has_two_pools: bool = False
+    """Whether it is to have `two_pools`, which depend on the model."""
     groups: BlockGroups | None = None
     """Block tables of ``paged`` for groups of layers that keep different tokens; None: all keep every token."""
 
@@ -184,6 +189,11 @@ class Policy:
     def is_radix(self) -> bool:
         """Whether what is cached lies in a radix tree."""
         return self.kind is Kind.PAGED and self.index is PrefixIndex.RADIX
+
+    @property
+    def pools_apart(self) -> TwoPools | None:
+        """The two pools of a policy that has them."""
+        return self.two_pools if self.kind is Kind.PAGED else None
 
     @property
     def block_groups(self) -> BlockGroups | None:
@@ -228,6 +238,8 @@ class Policy:
             case Kind.STATIC_BATCH:
                 return "runs one padded batch at a time; rows wait for the longest"
             case Kind.PAGED:
+                if self.has_two_pools:
+                    return f"two pools sized apart, {counted(self.block_size, 'token')} a page, and no prefix cache"
                 if self.is_radix:
                     return f"radix tree of token spans, {counted(self.block_size, 'token')} a page, allocated on demand"
                 if self.groups is not None:
@@ -248,6 +260,7 @@ class Policy:
         return "buddy allocator" if self.placement is Placement.BUDDY else f"{self.placement} fit"
 
 
+TWO_POOLS = "pools"
 _MOST_TOKENS = 2**40
 MOST_BLOCK_TOKENS = 2**20
 MOST_SAMPLES = 1024
@@ -280,6 +293,7 @@ def parse_policy(text: str, *, base: Policy | None = None) -> Policy:
     The variant is a placement for reservations (``max@buddy``), a growth for ``grow`` (``grow@doubling``) or the
     allocator it grows in (``grow@segments``), and a block size in tokens for block tables (``paged@32``). An index
     gives ``paged`` a prefix cache: ``paged:blocks``, or ``paged:radix``, whose pages have one token unless said.
+    ``paged:pools`` has no index, but two pools for layers with and without a window.
 
     Raises:
         UsageError: The name or the variant is unknown.
@@ -308,9 +322,12 @@ def parse_policy(text: str, *, base: Policy | None = None) -> Policy:
 def _indexed(kind: Kind, index: str, whole: str) -> dict[str, Any]:
     if kind is not Kind.PAGED:
         raise UsageError(f"policy `{whole}` is unknown: only `paged` finds blocks by an index")
+    if index == TWO_POOLS:
+        return {"has_two_pools": True, "prefix_caching": False, "block_size": 1}
     if index not in list(PrefixIndex):
         raise UsageError(
-            f"unknown index `{index[:40]}` in policy `{whole}`", hint=f"the indexes are {', '.join(PrefixIndex)}"
+            f"unknown index `{index[:40]}` in policy `{whole}`",
+            hint=f"the indexes are {', '.join(PrefixIndex)}; {TWO_POOLS} has none",
         )
     page = {"block_size": 1} if index == PrefixIndex.RADIX else {}
     return {"index": PrefixIndex(index), "prefix_caching": True, **page}

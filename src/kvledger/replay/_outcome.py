@@ -197,6 +197,12 @@ def check_returned(state: at.State) -> None:
         raise UnbalancedLedger(f"memory was not returned at the end of the replay: {dict(leaks)}")
 
 
+def _unit_tokens(policy: Policy, size: PoolSize) -> int:
+    if policy.block_groups:
+        return policy.block_groups.grain_tokens
+    return policy.block_size if policy.pools_apart else size.unit_tokens
+
+
 def outcome_of(state: at.State, policy: Policy, size: PoolSize, *, prefix: PrefixHits | None = None) -> Outcome:
     """Return the outcome of a replay that has ended."""
     check_returned(state)
@@ -219,7 +225,7 @@ def outcome_of(state: at.State, policy: Policy, size: PoolSize, *, prefix: Prefi
         policy=policy.name,
         meaning=policy.meaning,
         capacity_bytes=size.capacity_bytes,
-        unit_tokens=policy.block_groups.grain_tokens if policy.block_groups else size.unit_tokens,
+        unit_tokens=_unit_tokens(policy, size),
         requests=len(state.trace.arrivals),
         sequences=len(state.trace.arrivals),
         rejected={reason: count for reason, count in rejected.items() if count},

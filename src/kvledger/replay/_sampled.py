@@ -1,4 +1,4 @@
-"""What several answers to one prompt, and swapping, add to an outcome."""
+"""What several answers to one prompt, swapping, and two pools add to an outcome."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from numpy.typing import NDArray
 from kvledger.pool.policy import Policy, Sampling
 from kvledger.replay._forks import K_ALONE, K_IN, K_NO_ROOM, K_OUT, K_PEAK_HOST, K_SWAPPED, K_TOGETHER, Forked
 from kvledger.replay._outcome import latency_since
-from kvledger.replay.outcome import Outcome, Rejection, Sharing, Swap
+from kvledger.replay._pools import NEAR, T_BYTES, T_PEAK, T_REFUSED, T_SIZE, WHOLE, Pooled
+from kvledger.replay.outcome import Outcome, PoolUse, Rejection, Sharing, Swap
 from kvledger.replay.samples import Split
 from kvledger.replay.settings import PoolSize
 from kvledger.replay.workload import Workload
 
-__all__ = ["gather_moments", "gather_samples", "sharing_of", "swap_of"]
+__all__ = ["gather_moments", "gather_samples", "pools_of", "sharing_of", "swap_of"]
 
 
 def sharing_of(forked: Any) -> Sharing:
@@ -43,6 +44,28 @@ def swap_of(forked: Any, policy: Policy, size: PoolSize) -> Swap:
         out_bytes=int(counts[K_OUT]) * block,
         in_bytes=int(counts[K_IN]) * block,
         peak_host_bytes=int(counts[K_PEAK_HOST]) * block,
+    )
+
+
+def pools_of(pooled: Any, outcome: Outcome) -> tuple[PoolUse, ...]:
+    """Return what each of two pools held."""
+    assert isinstance(pooled, Pooled)
+
+    def share(of: int, pool: int, seconds: float) -> float:
+        size = int(pooled.tokens[T_SIZE, pool])
+        return float(pooled.held[of, pool]) / (size * seconds) if seconds > 0 else 0.0
+
+    return tuple(
+        PoolUse(
+            name=name,
+            tokens=int(pooled.tokens[T_SIZE, pool]),
+            token_bytes=int(pooled.tokens[T_BYTES, pool]),
+            mean_held_ratio=share(0, pool, outcome.busy_seconds),
+            saturated_held_ratio=share(1, pool, outcome.saturated_seconds),
+            peak_held_ratio=int(pooled.tokens[T_PEAK, pool]) / int(pooled.tokens[T_SIZE, pool]),
+            refused=int(pooled.tokens[T_REFUSED, pool]),
+        )
+        for pool, name in ((WHOLE, "full"), (NEAR, "window"))
     )
 
 

@@ -10,7 +10,17 @@ from numpy.typing import NDArray
 from kvledger.ledger import Account, PaperView
 from kvledger.pool.policy import Eviction, Sampling
 
-__all__ = ["Factors", "Latency", "Outcome", "Rejection", "SeriesRows", "Sharing", "Swap", "TimelinePoint"]
+__all__ = [
+    "Factors",
+    "Latency",
+    "Outcome",
+    "PoolUse",
+    "Rejection",
+    "SeriesRows",
+    "Sharing",
+    "Swap",
+    "TimelinePoint",
+]
 
 HELD_UP_RATIO = 0.1
 
@@ -113,6 +123,23 @@ class Swap:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PoolUse:
+    """What one of two pools sized apart held, in shares of its own size.
+
+    ``refused`` counts the steps whose head request was refused because this pool had too little, be the other full or
+    not.
+    """
+
+    name: str
+    tokens: int
+    token_bytes: int
+    mean_held_ratio: float
+    saturated_held_ratio: float
+    peak_held_ratio: float
+    refused: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TimelinePoint:
     """One stretch of the timeline: time-weighted means, with the peaks kept.
 
@@ -202,6 +229,8 @@ class Outcome:
     """What samples were; None when every request has one."""
     swap: Swap | None = None
     """What was moved to the host; None when nothing is."""
+    pools: tuple[PoolUse, ...] = ()
+    """What each of two pools sized apart held; empty where there is one pool."""
 
     @property
     def utilisation(self) -> float:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from kvledger.errors import CapacityError, UsageError
 from kvledger.pool.groups import BlockGroups
 from kvledger.pool.policy import Kind, Policy
+from kvledger.pool.two_pools import TwoPools
 from kvledger.replay.clock import STEPS, Clock
 
 __all__ = ["Pool", "PoolSize", "Settings"]
@@ -98,6 +99,8 @@ class Pool:
         """
         if policy.kind is Kind.VMM:
             size = self._divide_pages(policy)
+        elif policy.pools_apart is not None:
+            size = self._divide_in_two(policy, policy.pools_apart)
         elif policy.block_groups is not None:
             size = self._divide_groups(policy, policy.block_groups)
         elif policy.kind.is_paged:
@@ -155,6 +158,13 @@ class Pool:
         """Divide into blocks that any group may hold; their slots differ in bytes, so amounts are bytes."""
         block = groups.block_bytes
         return PoolSize(units=self.total_bytes(policy) // block, unit_tokens=block, unit_bytes=block, token_bytes=1)
+
+    def _divide_in_two(self, policy: Policy, pools: TwoPools) -> PoolSize:
+        """Divide into two pools, counted in bytes: a unit is what pages of both can be counted in."""
+        full, window = pools.divide(self.total_bytes(policy))
+        unit = pools.unit_bytes
+        units = pools.bytes_of(full, window) // unit if window else 0
+        return PoolSize(units=units, unit_tokens=unit, unit_bytes=unit, token_bytes=1)
 
     def _divide_pages(self, policy: Policy) -> PoolSize:
         """Divide into page groups: one page in each tensor (vAttention, ASPLOS'25, section 5)."""

@@ -10,31 +10,22 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from kvledger.errors import CapacityError, UsageError
-from kvledger.pool.groups import BlockGroups
-from kvledger.pool.policy import Eviction, Growth, Kind, Placement, Policy, Reservation
-from kvledger.replay.future import find_future
-from kvledger.replay.identity import find_known_content
-from kvledger.replay.outcome import Outcome, PrefixHits, SeriesRows
+from kvledger.errors import UsageError
+from kvledger.pool.policy import Growth, Kind, Placement, Policy, Reservation
+from kvledger.replay.outcome import Outcome, SeriesRows
 from kvledger.replay.samples import Split, check_sampling, shares_forks, split_samples
 from kvledger.replay.settings import Pool, PoolSize, Settings
+from kvledger.replay.tables import Tables, check_tables, groups_of, hits_of, is_forked, kernel_of, lay_tables
 from kvledger.replay.workload import Workload
 
 if TYPE_CHECKING:
-    from kvledger.replay._forks import Forked
-    from kvledger.replay._groups import Grouped
     from kvledger.replay._layout import Columns, Core, State
-    from kvledger.replay._prefix import Shared
-    from kvledger.replay._radix import Rooted
 
 __all__ = ["Machine", "assemble", "find_moments", "replay", "replay_plainly"]
-
-NEEDS_CACHE = "add --prefix-caching on"
 
 _STEPS_A_CALL = 2**18
 _STEPS_A_LOOK = 2**8
 _EXACT_LATENCIES = 2**20
-_MOST_BLOCKS = 2**28
 
 Progress = Callable[[int], None]
 
@@ -97,7 +88,7 @@ class Machine:
 
     state: State
     size: PoolSize
-    tables: Shared | Grouped | Forked | Rooted | None
+    tables: Tables | None
     advance: Callable[[int], int]
     split: Split | None = None
 
@@ -127,13 +118,15 @@ class _Hooks:
 
 def _run(workload: Workload, policy: Policy, pool: Pool, settings: Settings, hooks: _Hooks) -> Outcome:
     from kvledger.replay._outcome import outcome_of
-    from kvledger.replay._sampled import gather_samples, sharing_of, swap_of
+    from kvledger.replay._sampled import gather_samples, pools_of, sharing_of, swap_of
 
     split = _split(workload.check(), policy)
     state, size, shared = _drive(split.workload if split else workload, policy, pool, settings, hooks)
-    outcome = outcome_of(state, policy, size, prefix=_hits(shared, policy))
+    outcome = outcome_of(state, policy, size, prefix=hits_of(shared, policy))
     if policy.swaps:
         outcome = replace(outcome, swap=swap_of(shared, policy, size))
+    if policy.pools_apart:
+        outcome = replace(outcome, pools=pools_of(shared, outcome))
     if split:
         return gather_samples(outcome, workload, split, max_model_len=settings.max_model_len)
     if workload.samples is not None:
@@ -152,40 +145,22 @@ def _split(workload: Workload, policy: Policy) -> Split | None:
 def _assemble(workload: Workload, policy: Policy, pool: Pool, settings: Settings, hooks: _Hooks) -> Machine:
     from kvledger.replay import _loop, _static  # Numba is imported, and the kernels compiled, at first use only
 
-    _check_eviction(workload, policy)
+    check_tables(workload, policy)
     size = pool.divide(policy)
-    forked = _fork(workload, policy, size, settings)
-    state = _prepare(workload, policy, size, settings, hooks)
-    grouped = _group(workload, policy, size, settings)
-    shared = _share(workload, policy, size, settings)
-    rooted = _root(workload, policy, size, settings)
+    state = _prepare(workload, policy, pool, size, settings, hooks)
+    tables = lay_tables(workload, policy, pool, size, settings)
     run: Callable[..., int] = _static.run_static if policy.kind is Kind.STATIC_BATCH else _loop.run
     arrays: tuple[object, ...] = state
-    if shared is not None:
-        from kvledger.replay import _prefix
-
-        run, arrays = _prefix.run_prefix, (*state, shared)
-    if grouped is not None:
-        from kvledger.replay import _groups
-
-        run, arrays = _groups.run_groups, (*state, grouped)
-    if forked is not None:
-        from kvledger.replay import _forks
-
-        run, arrays = _forks.run_forks, (*state, forked)
-    if rooted is not None:
-        from kvledger.replay import _radix
-
-        run, arrays = _radix.run_radix, (*state, rooted)
+    if tables is not None:
+        run, arrays = kernel_of(tables), (*state, tables)
     start: Callable[[Core, Columns], None] = _loop.start
     start(state.core, state.trace)
-    tables = grouped or shared or forked or rooted
     return Machine(state=state, size=size, tables=tables, advance=lambda most: run(*arrays, most))
 
 
 def _drive(
     workload: Workload, policy: Policy, pool: Pool, settings: Settings, hooks: _Hooks
-) -> tuple[State, PoolSize, Shared | Grouped | Forked | Rooted | None]:
+) -> tuple[State, PoolSize, Tables | None]:
     """Run the steps, to the end or until it is late enough."""
     from kvledger.replay import _layout as at
     from kvledger.replay._outcome import series_of
@@ -208,111 +183,6 @@ def _drive(
             return state, size, machine.tables
 
 
-def _share(workload: Workload, policy: Policy, size: PoolSize, settings: Settings) -> Shared | None:
-    """Return the pool and the content of a policy with a prefix cache; None when it has none."""
-    if not (policy.prefix_caching and policy.kind is Kind.PAGED) or policy.groups is not None or policy.is_radix:
-        return None
-    from kvledger.replay._prefix import new_shared
-
-    block = size.unit_tokens
-    known = find_known_content(workload, block_size=block)
-    longest = min(settings.max_model_len, workload.longest_tokens) // block + 2
-    _check_trackable("a prefix cache", size)
-    how = np.array([known.how, known.grain_tokens], np.int64)
-    future = None
-    if policy.eviction is Eviction.BELADY:
-        future = find_future(workload, known, block_size=block, blocks=size.units, settings=settings)
-    return new_shared(
-        (how, known.offsets, known.ids, known.covered),
-        blocks=size.units,
-        max_seqs=settings.max_num_seqs,
-        longest_blocks=longest,
-        ranked=policy.eviction is not Eviction.LRU,
-        future=future,
-    )
-
-
-def _root(workload: Workload, policy: Policy, size: PoolSize, settings: Settings) -> Rooted | None:
-    """Return the radix tree and the content of a policy that has one."""
-    if not policy.is_radix:
-        return None
-    if policy.groups is not None:
-        raise UsageError(f"`{policy.name}` has groups of layers, over which no radix tree is replayed")
-    from kvledger.replay._radix import new_rooted
-
-    _check_trackable("a radix tree", size)
-    known = find_known_content(workload, block_size=size.unit_tokens)
-    how = np.array([known.how, known.grain_tokens], np.int64)
-    return new_rooted(
-        (how, known.offsets, known.ids, known.covered),
-        tokens=size.units * size.unit_tokens,
-        page_tokens=size.unit_tokens,
-        max_seqs=settings.max_num_seqs,
-        by_birth=policy.eviction is Eviction.FIFO,
-    )
-
-
-def _check_eviction(workload: Workload, policy: Policy) -> None:
-    """Refuse an eviction where only the engine's own is replayed; a policy that caches nothing has none."""
-    if policy.eviction is Eviction.LRU or policy.kind is not Kind.PAGED or not policy.prefix_caching:
-        return
-    if policy.is_radix and policy.eviction is Eviction.BELADY:
-        raise UsageError(
-            f"`{policy.name}` evicts whole leaves of a tree, for which no clairvoyant choice is known",
-            hint="use --eviction lru or fifo, or the index of blocks",
-        )
-    if policy.groups is not None or _is_forked(workload, policy):
-        what = "groups of layers" if policy.groups is not None else "samples that fork or blocks that swap"
-        raise UsageError(f"`{policy.name}` has {what}, which are replayed with eviction `lru` only")
-
-
-def _check_trackable(what: str, size: PoolSize) -> None:
-    if size.units > _MOST_BLOCKS:
-        raise CapacityError(
-            f"{what} of {size.units} blocks is more than the {_MOST_BLOCKS} that can be tracked one by one",
-            hint="give less memory or a larger --block-size",
-        )
-
-
-def _groups_of(policy: Policy) -> BlockGroups | None:
-    groups = policy.block_groups
-    return groups.uncached() if groups and not policy.prefix_caching else groups
-
-
-def _group(workload: Workload, policy: Policy, size: PoolSize, settings: Settings) -> Grouped | None:
-    """Return the block tables of a policy over groups of layers; None when all layers keep every token."""
-    groups = _groups_of(policy)
-    if groups is None:
-        return None
-    from kvledger.replay._grouped import new_grouped
-
-    _check_trackable("a pool over groups of layers", size)
-    return new_grouped(workload, groups, blocks=size.units, settings=settings, caching=policy.prefix_caching)
-
-
-def _hits(shared: Shared | Grouped | Forked | Rooted | None, policy: Policy) -> PrefixHits | None:
-    if shared is None or not policy.prefix_caching:
-        return None
-    from kvledger.replay._prefix import H_AGAIN, H_HITS, H_QUERIES
-
-    hit, queried, again = (int(shared.counts[i]) for i in (H_HITS, H_QUERIES, H_AGAIN))
-    return PrefixHits(hit_tokens=hit, queried_tokens=queried, again_tokens=again, eviction=policy.eviction)
-
-
-def _is_forked(workload: Workload, policy: Policy) -> bool:
-    return policy.swaps or workload.samples is not None
-
-
-def _fork(workload: Workload, policy: Policy, size: PoolSize, settings: Settings) -> Forked | None:
-    """Return the tables of a policy whose samples fork or whose victims are swapped; None where nothing does."""
-    if not _is_forked(workload, policy):
-        return None
-    from kvledger.replay._forked import new_forked
-
-    _check_trackable("a pool of blocks that fork or swap", size)
-    return new_forked(workload, policy, size, settings)
-
-
 def _segment_blocks(policy: Policy, size: PoolSize, settings: Settings) -> int:
     """Return how many blocks segments can hold: one per request, the free ones between, and wholly free segments."""
     if not (policy.kind is Kind.GROW and policy.segments):
@@ -322,7 +192,9 @@ def _segment_blocks(policy: Policy, size: PoolSize, settings: Settings) -> int:
     return 2 * (settings.max_num_seqs + 2) + size.units // SMALL_SEGMENT + 2
 
 
-def _prepare(workload: Workload, policy: Policy, size: PoolSize, settings: Settings, hooks: _Hooks) -> State:
+def _prepare(
+    workload: Workload, policy: Policy, pool: Pool, size: PoolSize, settings: Settings, hooks: _Hooks
+) -> State:
     from kvledger.replay import _layout as at
 
     memory = {
@@ -346,19 +218,26 @@ def _prepare(workload: Workload, policy: Policy, size: PoolSize, settings: Setti
     state = at.new_state(
         columns,
         max_seqs=settings.max_num_seqs,
-        block_size=1 if _groups_of(policy) else size.unit_tokens,
+        block_size=1 if groups_of(policy) or policy.pools_apart else size.unit_tokens,
         segment_blocks=_segment_blocks(policy, size, settings),
         series=hooks.series is not None,
         exact_latencies=n <= _EXACT_LATENCIES or workload.siblings is not None,
     )
     ints, floats = state.core.ints, state.core.floats
-    groups = _groups_of(policy)
+    groups = groups_of(policy)
     ints[at.I_MEMORY] = at.GROUPS if groups else memory[policy.kind]
-    if _is_forked(workload, policy):
+    if is_forked(workload, policy):
         ints[at.I_MEMORY] = at.FORKS
     if groups:
         ints[at.I_MOST_TOKENS] = groups.most_tokens(
             size.units, in_flight_tokens=settings.max_num_batched_tokens, max_model_len=settings.max_model_len
+        )
+    if policy.pools_apart:
+        ints[at.I_MEMORY] = at.GROUPS  # amounts in bytes, and a longest request
+        ints[at.I_MOST_TOKENS] = policy.pools_apart.most_tokens(
+            *policy.pools_apart.divide(pool.total_bytes(policy)),
+            in_flight_tokens=settings.max_num_batched_tokens,
+            max_model_len=settings.max_model_len,
         )
     ints[at.I_RESERVATION] = list(Reservation).index(policy.reservation)
     ints[at.I_PLACEMENT] = list(Placement).index(policy.placement)

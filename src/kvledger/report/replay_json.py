@@ -134,6 +134,7 @@ def _policy(outcome: Outcome) -> dict[str, Any]:
     prefix = outcome.prefix
     record["sharing"] = asdict(outcome.sharing) if outcome.sharing else None
     record["swap"] = asdict(outcome.swap) if outcome.swap else None
+    record["pools"] = [asdict(use) for use in outcome.pools]
     record["prefix"] = {**asdict(prefix), "hit_ratio": prefix.hit_ratio} if prefix else None
     record["latency_seconds"] = {
         name: _latency(getattr(outcome, name)) for name in ("queue", "first_token", "end_to_end")

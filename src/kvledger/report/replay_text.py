@@ -42,6 +42,7 @@ def _sections(report: ReplayReport) -> Iterator[RenderableType]:
     yield heading("What happened to the requests")
     yield _requests(report.outcomes)
     yield from _prefix(report.outcomes)
+    yield from _pools(report.outcomes)
     yield from samples_sections(report.outcomes)
     yield heading("The categories of the PagedAttention paper (Figure 2)", "share of the pool")
     yield _paper(report.outcomes)
@@ -227,6 +228,29 @@ def _prefix(outcomes: Sequence[Outcome]) -> Iterator[RenderableType]:
             percent(hits.hit_ratio),
             f"{hits.again_tokens:,}",
             percent(o.shared_saving_ratio),
+        )
+    yield table
+
+
+def _pools(outcomes: Sequence[Outcome]) -> Iterator[RenderableType]:
+    known = [(o, use) for o in outcomes for use in o.pools]
+    if not known:
+        return
+    yield heading(
+        "How the two pools fill",
+        "tokens held of the pool's own; steps whose head request was refused because this pool had too little",
+    )
+    table = new_table("policy", "pool", "tokens", "bytes a token", "held", "while waiting", "at most", "refused")
+    for o, use in known:
+        table.add_row(
+            o.policy,
+            use.name,
+            f"{use.tokens:,}",
+            f"{use.token_bytes:,}",
+            percent(use.mean_held_ratio),
+            percent(use.saturated_held_ratio),
+            percent(use.peak_held_ratio),
+            f"{use.refused:,}",
         )
     yield table
 

@@ -36,6 +36,7 @@ SCHEMAS: dict[str, tuple[str, ...]] = {
         "replay with fit and try",
         "replay with answers and swapping",
         "replay with layout",
+        "replay with two pools",
         "findings",
     ),
     "sharing": ("demo sharing",),

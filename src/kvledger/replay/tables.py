@@ -1,0 +1,212 @@
+"""Who holds which block: the tables that a policy needs beside the state of the scheduler, and what runs over them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeAlias, Union
+
+import numpy as np
+
+from kvledger.errors import CapacityError, UsageError
+from kvledger.pool.groups import BlockGroups
+from kvledger.pool.policy import Eviction, Kind, Policy
+from kvledger.replay.future import find_future
+from kvledger.replay.identity import find_known_content
+from kvledger.replay.outcome import PrefixHits
+from kvledger.replay.settings import Pool, PoolSize, Settings
+from kvledger.replay.workload import Workload
+
+if TYPE_CHECKING:
+    from kvledger.replay._forks import Forked
+    from kvledger.replay._groups import Grouped
+    from kvledger.replay._pools import Pooled
+    from kvledger.replay._prefix import Shared
+    from kvledger.replay._radix import Rooted
+
+__all__ = [
+    "NEEDS_CACHE",
+    "Tables",
+    "check_tables",
+    "groups_of",
+    "hits_of",
+    "is_forked",
+    "kernel_of",
+    "lay_tables",
+]
+
+Tables: TypeAlias = Union["Shared", "Grouped", "Forked", "Rooted", "Pooled"]
+
+NEEDS_CACHE = "add --prefix-caching on"
+_MOST_BLOCKS = 2**28
+
+
+def lay_tables(workload: Workload, policy: Policy, pool: Pool, size: PoolSize, settings: Settings) -> Tables | None:
+    """Return the empty tables of a policy whose blocks are told apart; None where counting them is enough.
+
+    Raises:
+        CapacityError: There are too many blocks.
+        UsageError: The content of the trace does not fit the blocks.
+    """
+    if is_forked(workload, policy):
+        return _fork(workload, policy, size, settings)
+    return (
+        _group(workload, policy, size, settings)
+        or _root(workload, policy, size, settings)
+        or _pool_apart(policy, pool, settings)
+        or _share(workload, policy, size, settings)
+    )
+
+
+def kernel_of(tables: Tables) -> Callable[..., int]:
+    """Return what runs the steps over tables; it is compiled at first use."""
+    from kvledger.replay import _forks, _groups, _pools, _prefix, _radix
+
+    kernels: dict[type, Callable[..., int]] = {
+        _forks.Forked: _forks.run_forks,
+        _groups.Grouped: _groups.run_groups,
+        _pools.Pooled: _pools.run_pools,
+        _prefix.Shared: _prefix.run_prefix,
+        _radix.Rooted: _radix.run_radix,
+    }
+    return kernels[type(tables)]
+
+
+def check_tables(workload: Workload, policy: Policy) -> None:
+    """Refuse what a policy cannot have beside each other.
+
+    Raises:
+        UsageError: An eviction, an index or two pools stand beside what they are not replayed with.
+    """
+    _check_eviction(workload, policy)
+    _check_two_pools(workload, policy)
+
+
+def groups_of(policy: Policy) -> BlockGroups | None:
+    """Return the groups of layers as a policy keeps them: without a prefix cache a state stays in one block."""
+    groups = policy.block_groups
+    return groups.uncached() if groups and not policy.prefix_caching else groups
+
+
+def is_forked(workload: Workload, policy: Policy) -> bool:
+    """Tell whether samples fork or victims swap, so that sequences have tables of their own."""
+    return policy.swaps or workload.samples is not None
+
+
+def hits_of(tables: Tables | None, policy: Policy) -> PrefixHits | None:
+    """Return what the prefix cache of a policy gave; None when it has none."""
+    if tables is None or not policy.prefix_caching:
+        return None
+    from kvledger.replay._prefix import H_AGAIN, H_HITS, H_QUERIES
+
+    counts: Any = tables.counts  # type: ignore[union-attr] # whatever caches counts
+    hit, queried, again = (int(counts[i]) for i in (H_HITS, H_QUERIES, H_AGAIN))
+    return PrefixHits(hit_tokens=hit, queried_tokens=queried, again_tokens=again, eviction=policy.eviction)
+
+
+def _share(workload: Workload, policy: Policy, size: PoolSize, settings: Settings) -> Shared | None:
+    """Return the pool and the content of a policy with a prefix cache; None when it has none."""
+    if not (policy.prefix_caching and policy.kind is Kind.PAGED) or policy.groups is not None or policy.is_radix:
+        return None
+    from kvledger.replay._prefix import new_shared
+
+    block = size.unit_tokens
+    known = find_known_content(workload, block_size=block)
+    longest = min(settings.max_model_len, workload.longest_tokens) // block + 2
+    _check_trackable("a prefix cache", size)
+    how = np.array([known.how, known.grain_tokens], np.int64)
+    future = None
+    if policy.eviction is Eviction.BELADY:
+        future = find_future(workload, known, block_size=block, blocks=size.units, settings=settings)
+    return new_shared(
+        (how, known.offsets, known.ids, known.covered),
+        blocks=size.units,
+        max_seqs=settings.max_num_seqs,
+        longest_blocks=longest,
+        ranked=policy.eviction is not Eviction.LRU,
+        future=future,
+    )
+
+
+def _root(workload: Workload, policy: Policy, size: PoolSize, settings: Settings) -> Rooted | None:
+    """Return the radix tree and the content of a policy that has one."""
+    if not policy.is_radix:
+        return None
+    if policy.groups is not None:
+        raise UsageError(f"`{policy.name}` has groups of layers, over which no radix tree is replayed")
+    from kvledger.replay._radix import new_rooted
+
+    _check_trackable("a radix tree", size)
+    known = find_known_content(workload, block_size=size.unit_tokens)
+    how = np.array([known.how, known.grain_tokens], np.int64)
+    return new_rooted(
+        (how, known.offsets, known.ids, known.covered),
+        tokens=size.units * size.unit_tokens,
+        page_tokens=size.unit_tokens,
+        max_seqs=settings.max_num_seqs,
+        by_birth=policy.eviction is Eviction.FIFO,
+    )
+
+
+def _pool_apart(policy: Policy, pool: Pool, settings: Settings) -> Pooled | None:
+    """Return the two pools of a policy that has them."""
+    if policy.pools_apart is None:
+        return None
+    from kvledger.replay._pools import new_pooled
+
+    return new_pooled(policy.pools_apart, total_bytes=pool.total_bytes(policy), max_seqs=settings.max_num_seqs)
+
+
+def _group(workload: Workload, policy: Policy, size: PoolSize, settings: Settings) -> Grouped | None:
+    """Return the block tables of a policy over groups of layers; None when all layers keep every token."""
+    groups = groups_of(policy)
+    if groups is None:
+        return None
+    from kvledger.replay._grouped import new_grouped
+
+    _check_trackable("a pool over groups of layers", size)
+    return new_grouped(workload, groups, blocks=size.units, settings=settings, caching=policy.prefix_caching)
+
+
+def _fork(workload: Workload, policy: Policy, size: PoolSize, settings: Settings) -> Forked | None:
+    """Return the tables of a policy whose samples fork or whose victims are swapped; None where nothing does."""
+    if not is_forked(workload, policy):
+        return None
+    from kvledger.replay._forked import new_forked
+
+    _check_trackable("a pool of blocks that fork or swap", size)
+    return new_forked(workload, policy, size, settings)
+
+
+def _check_two_pools(workload: Workload, policy: Policy) -> None:
+    """Refuse what is not replayed over two pools."""
+    if policy.kind is not Kind.PAGED or not policy.has_two_pools:
+        return
+    if policy.two_pools is None:
+        raise UsageError(
+            f"`{policy.name}` needs to know which layers have a window",
+            hint="give --model with a model of full attention beside sliding windows of one length",
+        )
+    if policy.prefix_caching or policy.groups is not None or is_forked(workload, policy):
+        raise UsageError(f"`{policy.name}` is replayed without a prefix cache, other groups, forks and swapping")
+
+
+def _check_eviction(workload: Workload, policy: Policy) -> None:
+    """Refuse an eviction where only the engine's own is replayed; a policy that caches nothing has none."""
+    if policy.eviction is Eviction.LRU or policy.kind is not Kind.PAGED or not policy.prefix_caching:
+        return
+    if policy.is_radix and policy.eviction is Eviction.BELADY:
+        raise UsageError(
+            f"`{policy.name}` evicts whole leaves of a tree, for which no clairvoyant choice is known",
+            hint="use --eviction lru or fifo, or the index of blocks",
+        )
+    if policy.groups is not None or is_forked(workload, policy):
+        what = "groups of layers" if policy.groups is not None else "samples that fork or blocks that swap"
+        raise UsageError(f"`{policy.name}` has {what}, which are replayed with eviction `lru` only")
+
+
+def _check_trackable(what: str, size: PoolSize) -> None:
+    if size.units > _MOST_BLOCKS:
+        raise CapacityError(
+            f"{what} of {size.units} blocks is more than the {_MOST_BLOCKS} that can be tracked one by one",
+            hint="give less memory or a larger --block-size",
+        )
