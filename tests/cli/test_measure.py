@@ -263,3 +263,45 @@ def test_the_verdict_of_one_scrape_says_that_it_is_one_instant():
 def test_one_scrape_counts_no_traffic_which_is_not_zero():
     traffic = only_engine(as_object("-", text=busiest()))["traffic"]
     assert {name for name, value in traffic.items() if value is not None} == {"seconds"}
+
+
+FLOAT32_CONFIG = {
+    "model_type": "llama",
+    "architectures": ["LlamaForCausalLM"],
+    "hidden_size": 64,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "torch_dtype": "float32",
+}
+"""2 heads of 16 elements, keys and values, one layer: 64 elements a token."""
+
+
+def test_a_float32_config_is_an_assumption_until_the_log_or_an_option_names_the_dtype(tmp_path):
+    """vLLM lowers float32 configs to 16 bits unless told otherwise, and the scrape says `auto` either way."""
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps(FLOAT32_CONFIG))
+    assumed = as_object("-", "--model", str(config), text=busiest())
+    assert only_engine(assumed)["last"]["pool"]["block_bytes"] == 64 * 2 * 32
+    assert "--kv-dtype, or the start-up log" in assumed["notes"][0]
+    figures = only_engine(assumed)["last"]["ledger"]["figures"]
+    assert {figure["accuracy"] for figure in figures if figure["name"] in ("live", "held", "used")} == {"modelled"}
+    (row,) = (line for line in ok("-", "--model", str(config), text=busiest()).splitlines() if line[:5] == "pool ")
+    assert row.endswith("modelled")
+
+    log = tmp_path / "server.log"
+    log.write_text(
+        "(EngineCore pid=1) INFO 11-30 02:45:05 [core.py:133] Initializing a V1 LLM engine (v0.32.0) with config: "
+        "model='m', speculative_config=None, dtype=torch.float32, max_seq_len=2048, kv_cache_dtype=auto\n"
+    )
+    for settled in (("--log", str(log)), ("--kv-dtype", "float32")):
+        told = as_object("-", "--model", str(config), *settled, text=busiest())
+        assert only_engine(told)["last"]["pool"]["block_bytes"] == 64 * 4 * 32
+        assert not told["notes"]
+    (row,) = (
+        line
+        for line in ok("-", "--model", str(config), "--log", str(log), text=busiest()).splitlines()
+        if line[:5] == "pool "
+    )
+    assert row.endswith("derived")

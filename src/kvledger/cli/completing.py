@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from kvledger.engines.facts import Engine, StartupFacts
 from kvledger.engines.vllm.metrics import VllmEngine
 from kvledger.errors import Error, ModelError, UsageError
 from kvledger.ledger import Accuracy
@@ -18,6 +19,7 @@ from kvledger.measure.pricing import keeps_every_token, price_by_bytes, price_by
 from kvledger.measure.served_name import explain_difference
 from kvledger.measure.slots import Layout
 from kvledger.model.catalogue import catalogue, find_model
+from kvledger.model.formats import find_dtype
 from kvledger.sources.http import Access, fetch, parse_address
 from kvledger.sources.startup_log import read_startup
 from kvledger.units import parse_bytes
@@ -40,6 +42,8 @@ class PoolFacts:
     bytes_per_token: int | None
     kv_memory: int | None
     max_model_len: int | None
+    startup: StartupFacts | None = None
+    """The last start in the log, where one was given."""
 
 
 class Completer:
@@ -85,10 +89,12 @@ class Completer:
         self.compare_names(engine.model)
         model = facts.model or self.find_served(engine.model)
         if model is not None:
-            dtype = facts.kv_dtype or _served_dtype(engine)
+            dtype = facts.kv_dtype or _served_dtype(engine) or self._logged_kv_dtype()
+            assumed = "" if dtype is not None else self._explain_dtype(model)
             price = price_by_model if keeps_every_token(model) else price_by_plan
             try:
-                return price(shape, model, dtype)
+                priced = price(shape, self._as_started(model), dtype)
+                return _assume(priced, assumed) if assumed else priced
             except (ModelError, UsageError) as error:
                 self._note(error.message)
         if shape.pricing is None:
@@ -117,6 +123,33 @@ class Completer:
                 self._served[name] = find_model(name)
         return self._served[name]
 
+    def _logged_kv_dtype(self) -> str | None:
+        start = self._facts.startup
+        told = start.kv_dtype if start is not None and start.engine is Engine.VLLM else None
+        return None if told is None or told.value == "auto" else told.value
+
+    def _as_started(self, model: ModelSpec) -> ModelSpec:
+        """Return the model in the dtype that the log says it is served in: what ``auto`` stores keys and values in."""
+        start = self._facts.startup
+        told = start.dtype if start is not None and start.engine is Engine.VLLM else None
+        return model if told is None else replace(model, dtype=find_dtype(told.value))
+
+    def _explain_dtype(self, model: ModelSpec) -> str:
+        """Return why the dtype of keys and values is an assumption, noting what settles it; empty when it is none.
+
+        vLLM stores what the model is served in, and lowers float32 configs to 16 bits unless ``--dtype`` says float32.
+        """
+        start = self._facts.startup
+        told = start is not None and start.engine is Engine.VLLM and start.dtype is not None
+        if told or model.declared_kv_format is not None or not _is_lowered(model):
+            return ""
+        why = f"served in {model.dtype}, as vLLM does by default with a float32 config"
+        self._note(
+            f"{model.name} is taken to be {why}; the scrape does not tell (cache_dtype is auto): "
+            "give --kv-dtype, or the start-up log with --log"
+        )
+        return why
+
     def _note(self, text: str) -> None:
         self._notes[text] = None
 
@@ -132,6 +165,26 @@ class Completer:
         if self._told_length is None:
             return shape
         return replace(shape, max_model_len=self._told_length, max_model_len_source="the server's list of models")
+
+
+def _is_lowered(model: ModelSpec) -> bool:
+    """Tell whether the config names another dtype than the one the model is served in."""
+    origin = next((one for one in model.provenance if one.name == "dtype"), None)
+    if origin is None:
+        return False
+    try:
+        named = find_dtype(origin.source.rpartition(" = ")[2])
+    except UsageError:
+        return False
+    return named.served is not named
+
+
+def _assume(shape: PoolShape, why: str) -> PoolShape:
+    """Return a pool whose price rests on an assumption."""
+    if shape.pricing is None:
+        return shape
+    source = f"{shape.pricing.source}; assumed: {why}"
+    return shape.price(replace(shape.pricing, accuracy=Accuracy.MODELLED, source=source))
 
 
 def _served_dtype(engine: VllmEngine) -> str | None:
@@ -160,6 +213,7 @@ def read_facts(options: dict[str, Any]) -> PoolFacts:
         bytes_per_token=options["bytes_per_token"],
         kv_memory=None if options["kv_memory"] is None else parse_bytes(options["kv_memory"]),
         max_model_len=options["max_model_len"],
+        startup=None if options["log"] is None else read_startup(options["log"]),
     )
 
 
@@ -173,5 +227,5 @@ def read_background(options: dict[str, Any], facts: PoolFacts, complete: Complet
         model=facts.model,
         kv_dtype=facts.kv_dtype,
         find_served=complete.find_served,
-        startup=None if options["log"] is None else read_startup(options["log"]),
+        startup=facts.startup,
     )

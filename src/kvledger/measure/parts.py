@@ -120,6 +120,7 @@ def draw_parts(parts: Parts, price: CellPrice | None, *, unit: str = "tokens") -
         unattributed=tuple(Unexplained(amount=amount, cause=cause) for amount, cause in rows if amount > 0),
         figures=tuple(_figure(name, span, cost, shown, parts, price) for name, span in spans.items()),
         available=max(0, parts.capacity.low - lost - held.high) * cost,
+        size_accuracy=Accuracy.MEASURED if price is None else price.accuracy,
     )
 
 
@@ -148,6 +149,7 @@ def draw_either(one: Sheet, other: Sheet, why: str) -> Sheet:
         unattributed=(Unexplained(amount=rest, cause=why),) if rest else (),
         figures=(*(_either(figure, figures.get(figure.name, figure), why) for figure in one.figures), size),
         available=min(one.available, other.available),
+        size_accuracy=one.size_accuracy,
     )
 
 

@@ -35,6 +35,8 @@ class Sheet:
     figures: tuple[Figure, ...]
     available: int
     """What requests can still take: free, cached or one of the two."""
+    size_accuracy: Accuracy = Accuracy.MEASURED
+    """How the size of the pool is known in ``unit``: its slots are told, what they cost may be derived."""
 
     def figure(self, name: str) -> Figure:
         """Return one figure by name."""
@@ -94,7 +96,13 @@ def draw_sheet(shape: PoolShape, balance: Balance, *, running: int, cached_block
         unattributed=tuple(Unexplained(amount=amount, cause=cause) for amount, cause in rows),
         figures=tuple(_figures(shape, balance, (used, internal), per_token, unit, free, cached)),
         available=idle_blocks * block,
+        size_accuracy=_size_accuracy(shape),
     )
+
+
+def _size_accuracy(shape: PoolShape) -> Accuracy:
+    pricing = shape.pricing
+    return Accuracy.MEASURED if pricing is None or pricing.capacity_bytes is not None else pricing.accuracy
 
 
 def _why(balance: Balance) -> str:
@@ -111,18 +119,22 @@ def _figures(
     cached: Span,
 ) -> list[Figure]:
     grouped = shape.pricing is not None and bool(shape.pricing.groups)
-    sure = Accuracy.DERIVED if grouped or shape.structure is Structure.ONE_GROUP else Accuracy.MODELLED
+    assumed = shape.pricing is not None and shape.pricing.accuracy is Accuracy.MODELLED
+    known = not assumed and (grouped or shape.structure is Structure.ONE_GROUP)
+    sure = Accuracy.DERIVED if known else Accuracy.MODELLED
+    plain = Accuracy.MODELLED if assumed else Accuracy.DERIVED
     priced = "" if unit == "tokens" else f" * {per_token:,} bytes"
     why = _why(balance)
-    reused = Accuracy.MODELLED if cached.low else Accuracy.DERIVED
+    reused = Accuracy.MODELLED if cached.low or assumed else Accuracy.DERIVED
+    by_blocks = _FORMULA[Accuracy.MODELLED if cached.low else Accuracy.DERIVED]
     held = Span.exact(balance.held)
     rows = [
-        ("held", held.scale(per_token), Accuracy.DERIVED, "usage gauge * usable blocks * block size" + priced, ""),
+        ("held", held.scale(per_token), plain, "usage gauge * usable blocks * block size" + priced, ""),
         ("used", parts[0], sure, "stored tokens, a shared block once" + priced, why),
         ("internal", parts[1], sure, "held - used", why),
         ("reserved", Span.exact(0), Accuracy.DERIVED, "0: blocks are taken as tokens come", ""),
         ("free", free, reused, "usable - held - cached", "free or cached is not exported"),
-        ("cached", cached, reused, _FORMULA[reused], "free or cached is not exported"),
+        ("cached", cached, reused, by_blocks, "free or cached is not exported"),
         (
             "shared_saving",
             balance.shared_saving.scale(per_token) if balance.shared_saving.high < 2**60 else Span(0, 2**60),
@@ -136,7 +148,7 @@ def _figures(
             "prompt_tokens - request_prompt_tokens_sum + generation_tokens - request_generation_tokens_sum"
             " - lost to disconnected clients"
         )
-        rows.insert(0, ("live", balance.live.scale(per_token), Accuracy.DERIVED, formula + priced, why))
+        rows.insert(0, ("live", balance.live.scale(per_token), plain, formula + priced, why))
     return [
         Figure(
             name=name,

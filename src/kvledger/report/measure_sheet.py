@@ -53,7 +53,7 @@ def sheet_table(sheet: Sheet, *, usage_ratio: float | None) -> RenderableType:
         table.add_row(account.value, format_span(span, sheet.unit), format_share(span, capacity), known)
     size = figures.get("capacity")
     whole = format_amount(sheet.ledger.capacity, sheet.unit) if size is None else format_span(size.span, sheet.unit)
-    table.add_row("pool", whole, "100.0 %", "measured" if size is None else f"{size.accuracy}, interval")
+    table.add_row("pool", whole, "100.0 %", str(sheet.size_accuracy) if size is None else f"{size.accuracy}, interval")
     available = Span.exact(sheet.available)
     table.add_row("available", format_span(available, sheet.unit), format_share(available, capacity), "free or cached")
     if usage_ratio is not None:
