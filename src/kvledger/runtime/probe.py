@@ -30,8 +30,6 @@ class Probe:
         self, module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, manner: Manner
     ) -> torch.Tensor:
         """Note a layer; return zeros in the shape of its answer."""
-        import torch
-
         index = getattr(module, "layer_idx", None)
         name = type(module).__name__
         if not isinstance(index, int):
@@ -57,7 +55,7 @@ class Probe:
                 window_tokens=manner.window_tokens,
             )
         )
-        return torch.zeros(query.shape[0], query.shape[2], query.shape[1], value.shape[3], dtype=value.dtype)
+        return value.new_zeros(query.shape[0], query.shape[2], query.shape[1], value.shape[3])
 
 
 def find_layers(model: Any) -> list[Layer]:

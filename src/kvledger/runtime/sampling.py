@@ -32,15 +32,29 @@ def draw_token(logits: torch.Tensor, generation: Generation, drawer: Drawer) -> 
     """
     import torch
 
-    scaled = logits.double() / generation.temperature
-    if generation.top_k and generation.top_k < len(scaled):
-        kept = torch.topk(scaled, generation.top_k)
-        chances, order = torch.softmax(kept.values, 0), kept.indices
-    else:
-        chances, order = torch.sort(torch.softmax(scaled, 0), descending=True)
+    chances = torch.softmax((logits.double() - float(logits.max())) / generation.temperature, 0)
+    order = None
+    if generation.top_k and generation.top_k < len(chances):
+        chances, order = torch.topk(chances, generation.top_k)
+        chances = chances / chances.sum()
+    elif generation.top_p < 1:
+        chances, order = _sort_as_far_as(chances, generation.top_p)
     sums = torch.cumsum(chances, 0)
     if generation.top_p < 1:
-        last = int(torch.searchsorted(sums, generation.top_p)) + 1
-        sums = sums[:last]
+        sums = sums[: int(torch.searchsorted(sums, generation.top_p)) + 1]
     at = int(torch.searchsorted(sums, drawer.draw() * float(sums[-1]), right=True))
-    return int(order[min(at, len(sums) - 1)])
+    at = min(at, len(sums) - 1)
+    return at if order is None else int(order[at])
+
+
+def _sort_as_far_as(chances: torch.Tensor, top_p: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the likeliest tokens first, as many as surely reach ``top_p``: a whole vocabulary takes long to sort."""
+    import torch
+
+    for most in (2**7, 2**11):
+        if most < len(chances):
+            best, order = torch.topk(chances, most)
+            if float(best.sum()) > top_p:
+                return best, order
+    best, order = torch.sort(chances, descending=True)
+    return best, order
