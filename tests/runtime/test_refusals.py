@@ -51,6 +51,14 @@ def test_a_rotary_embedding_that_depends_on_the_batch_is_refused_beyond_its_firs
     refuse(config, "the rotary embedding `dynamic` depends on the longest sequence of a batch beyond")
 
 
+def test_a_window_that_attention_is_not_told_of_is_refused_unless_no_sequence_is_longer():
+    config = transformers.LlamaConfig(**GROUPED)
+    config.sliding_window = 32
+    refuse(config, "layer 0 of `LlamaForCausalLM` asks its attention for every token, and the cache of Transformers")
+    model = transformers.LlamaForCausalLM(config).eval()
+    Engine(model, "1MiB", options=Options(max_model_len=32)).close()
+
+
 def test_attention_to_later_tokens_is_refused():
     model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**GROUPED)).eval()
     model.config.is_causal = False

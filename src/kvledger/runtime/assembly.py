@@ -51,7 +51,7 @@ def assemble(model: Any, memory_bytes: int, *, block_size: int, options: Options
     detach = attach(model)
     try:
         with _trying(model):
-            layout = arrange_layers(find_layers(model), block_size=block_size)
+            layout = arrange_layers(find_layers(model, max_model_len=options.max_model_len), block_size=block_size)
             verify(model, layout, options, sequences, expected)
         return _assemble(model, layout, memory_bytes, options, detach)
     except BaseException:

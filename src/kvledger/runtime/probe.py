@@ -58,8 +58,10 @@ class Probe:
         return value.new_zeros(query.shape[0], query.shape[2], query.shape[1], value.shape[3])
 
 
-def find_layers(model: Any) -> list[Layer]:
+def find_layers(model: Any, *, max_model_len: int | None = None) -> list[Layer]:
     """Return the attention layers of a Transformers model, found by sending one token through it.
+
+    ``max_model_len``: the longest sequence there will be; a window beyond it makes no difference.
 
     Raises:
         ModelError: Something in the model cannot be paged; it is named.
@@ -81,7 +83,28 @@ def find_layers(model: Any) -> list[Layer]:
             "attend through Transformers' attention interface: they keep a state, or share what others keep",
             hint=_HINT,
         )
+    for layer in probe.layers:
+        _check_window(model, layer, max_model_len)
     return sorted(probe.layers, key=lambda layer: layer.index)
+
+
+def _check_window(model: Any, layer: Layer, max_model_len: int | None) -> None:
+    """Refuse a layer whose window Transformers knows and attention is not told of: it lies in a mask, or nowhere."""
+    from transformers import DynamicCache
+
+    kept = DynamicCache(config=model.config).layers
+    window = getattr(kept[layer.index], "sliding_window", None) if layer.index < len(kept) else None
+    if window == layer.window_tokens or (window is not None and max_model_len is not None and max_model_len <= window):
+        return
+    raise ModelError(
+        f"layer {layer.index} of `{type(model).__name__}` asks its attention for "
+        f"{_tell_window(layer.window_tokens)}, and the cache of Transformers gives it {_tell_window(window)}",
+        hint=_HINT if window is None else f"give max_model_len={window} or less, where that makes no difference",
+    )
+
+
+def _tell_window(window: int | None) -> str:
+    return "every token" if window is None else f"a window of {window} tokens"
 
 
 def find_token_bytes(model: Any, *, max_model_len: int | None) -> int:
@@ -95,7 +118,7 @@ def find_token_bytes(model: Any, *, max_model_len: int | None) -> int:
     check_config(model, max_model_len=max_model_len)
     detach = attach(model)
     try:
-        return sum(layer.shape.token_bytes for layer in find_layers(model))
+        return sum(layer.shape.token_bytes for layer in find_layers(model, max_model_len=max_model_len))
     finally:
         detach()
 
