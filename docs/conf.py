@@ -7,6 +7,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent))
 
 import generated
+from pygments.lexers.special import TextLexer
 
 import kvledger
 
@@ -26,6 +27,8 @@ html_theme = "furo"
 html_title = f"kvledger {release}"
 html_copy_source = False
 html_show_sourcelink = False
+html_static_path = ["static"]
+html_css_files = ["page.css"]
 
 
 def _fill_in(_app: object, _page: str, source: list[str]) -> None:
@@ -34,4 +37,5 @@ def _fill_in(_app: object, _page: str, source: list[str]) -> None:
 
 def setup(app: Any) -> dict[str, bool]:
     app.connect("source-read", _fill_in)
+    app.add_lexer("console", TextLexer)  # the usual one takes a `%` in a table for the prompt of a shell
     return {"parallel_read_safe": True}

@@ -4,7 +4,9 @@ A page asks for one with a comment on a line of its own: ``<!-- generated: comma
 """
 
 import importlib
+import inspect
 import re
+import types
 from collections.abc import Callable, Iterator
 
 import click
@@ -174,6 +176,31 @@ def schemas() -> str:
     )
 
 
+ROOMS = ("ledger", "units", "errors", "model", "pool", "replay", "traces", "runtime", "testing")
+"""Modules whose public names are listed; what a name means is the first sentence of its docstring."""
+
+
+def names() -> str:
+    """Return every public name of the rooms, with what it is."""
+    return "\n\n".join(f"### kvledger.{room}\n\n{_names_of(room)}" for room in ROOMS)
+
+
+def _names_of(room: str) -> str:
+    module = importlib.import_module(f"kvledger.{room}")
+    found = ((name, getattr(module, name)) for name in module.__all__)
+    return _table(("name", "what it is"), ((f"`{name}`", _first_sentence(value)) for name, value in found))
+
+
+def _first_sentence(value: object) -> str:
+    if isinstance(value, types.UnionType):
+        return "one of " + ", ".join(f"`{one.__name__}`" for one in value.__args__)
+    if kind := getattr(value, "__supertype__", None):
+        return f"a type of its own for `{kind.__name__}`"
+    if not callable(value):
+        return f"a constant, `{value}`" if isinstance(value, int) else "a constant"
+    return " ".join((inspect.getdoc(value) or "").partition("\n\n")[0].split()).removesuffix(".")
+
+
 def _page(page: Page) -> Iterator[str]:
     yield f"({page.code.lower()})="
     yield f"### {page.code}: {page.title}"
@@ -194,6 +221,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "errors": errors,
     "metrics": metrics,
     "findings": findings,
+    "names": names,
     "policies": policies,
     "schemas": schemas,
     "sweep-columns": sweep_columns,

@@ -105,7 +105,8 @@ def test_every_command_line_of_a_page_can_be_parsed(path):
 
 
 @pytest.mark.parametrize("path", PAGES, ids=name_of)
-def test_python_of_a_page_runs(path, capsys):
+def test_python_of_a_page_runs(path, capsys, folder_of_a_user, monkeypatch):
+    monkeypatch.chdir(folder_of_a_user)
     names = {}
     for block in blocks_of(path):
         if block.language == "python" and not block.before.startswith(NOT_RUN):
@@ -194,6 +195,11 @@ def test_every_schema_is_documented():
     tables = read_fields((DOCS / "json.md").read_text("utf-8"))
     shared = {"sheet", "quantity"}  # parts of the others
     assert {table for made_from in SCHEMAS.values() for table in made_from} == set(tables) - shared
+
+
+def test_every_public_name_says_what_it_is():
+    """Rows of the generated page; names that the documentation cannot explain are not for users."""
+    assert re.findall(r"^\| `\w+` \| +\|$", page("python.md"), re.MULTILINE) == []
 
 
 def test_every_finding_is_documented():

@@ -58,7 +58,7 @@ def find_future(workload: Workload, known: KnownContent, *, block_size: int, blo
 
 
 def _served(workload: Workload, block_size: int, blocks: int, settings: Settings) -> NDArray[np.bool_]:
-    """Tell which requests are not rejected (design section 4)."""
+    """Tell which requests are not rejected."""
     prompts = workload.prompt_tokens.astype(np.int64)
     room = settings.max_model_len - prompts
     limits = room if workload.max_tokens is None else np.where(workload.max_tokens > 0, workload.max_tokens, room)

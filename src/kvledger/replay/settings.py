@@ -92,7 +92,7 @@ class Pool:
             )
 
     def divide(self, policy: Policy) -> PoolSize:
-        """Return the pool in the units of ``policy``, rounded down (design section 4).
+        """Return the pool in the units of ``policy``, rounded down.
 
         Raises:
             CapacityError: Not even one unit fits, or there are too many bytes to count.

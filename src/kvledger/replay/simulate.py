@@ -39,7 +39,7 @@ def replay(
     series: Callable[[SeriesRows], None] | None = None,
     progress: Progress | None = None,
 ) -> Outcome:
-    """Replay ``workload`` under ``policy`` (design section 4), with the ledger of every step.
+    """Replay ``workload`` under ``policy``, with the ledger of every step.
 
     Args:
         workload: The requests; see `Workload.check`.

@@ -1,4 +1,4 @@
-"""A replay as JSON (design section 7)."""
+"""A replay as JSON, field by field as the documentation lists them."""
 
 from __future__ import annotations
 
