@@ -22,6 +22,7 @@ from kvledger.cli.grouping import grouped, notes_on_groups
 from kvledger.cli.output import refuse_input, refuse_overwrite
 from kvledger.cli.proving import Proofs, find
 from kvledger.cli.question import Question
+from kvledger.cli.recorded import OF_RECORDING, as_recorded, clock_source, is_recorded, warnings_of
 from kvledger.cli.remarks import (
     OF_MODEL,
     notes_on_content,
@@ -69,6 +70,8 @@ def ask(question: Question, *, load: Callable[..., Trace] = load_trace) -> Repla
     """
     from kvledger.report.replay import ReplayReport
 
+    recorded = _trace(question, load, identity=False) if is_recorded(question) else None
+    question, said = as_recorded(question, None if recorded is None else recorded.served)
     mitigated, changes = _mitigated(question), parse_tries(question.tries)
     policies = _policies(question, question.policies)
     named = {policy.name for policy in policies}
@@ -79,11 +82,15 @@ def ask(question: Question, *, load: Callable[..., Trace] = load_trace) -> Repla
         for policy in policies
     ]
     pool = pool_of(question, cost)
+    warned = () if recorded is None else warnings_of(question, recorded.served, pool)
     policies, left_out = _runnable(policies, pool)
     clock_text, assumed = _clock_text(question, cost)
     part = fit_part(clock_text)
     clock = replace(clock_of(clock_text, cost), block_overhead_tokens=question.block_overhead)
-    trace = _trace(question, load, identity=_needs_identity(policies, changes, proving=question.findings == Proofs.ALL))
+    clock = replace(clock, name=clock_source(question, clock.name))
+    trace = recorded or _trace(
+        question, load, identity=_needs_identity(policies, changes, proving=question.findings == Proofs.ALL)
+    )
     length, origin = _max_model_len(question, cost, trace.workload)
     settings = Settings(
         max_model_len=length,
@@ -127,6 +134,8 @@ def ask(question: Question, *, load: Callable[..., Trace] = load_trace) -> Repla
         findings=find(question.findings, trace.workload, context, replayed, run=runner.prove),
         left_out=left_out,
         notes=(
+            *warned,
+            *said,
             *cost.notes,
             *(f"`{name}` is left out: {why}" for name, why in left_out.items()),
             *assumed,
@@ -285,7 +294,8 @@ def _mitigated(question: Question) -> list[Policy]:
 
 def _max_model_len(question: Question, cost: Cost, workload: Workload) -> tuple[int, str]:
     if question.max_model_len is not None:
-        return question.max_model_len, "given"
+        is_taken = "max_model_len" in (question.defaulted or ())
+        return question.max_model_len, OF_RECORDING if is_taken else "given"
     if cost.max_model_len is not None:
         return cost.max_model_len, OF_MODEL
     return max(2, workload.longest_tokens), "the longest request of the trace"

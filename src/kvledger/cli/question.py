@@ -56,6 +56,8 @@ class Question:
     series: str | None
     force: bool
     quiet: bool
+    defaulted: frozenset[str] | None = None
+    """Options that were not given, so that a recording may tell them; None: all are meant as they stand."""
 
 
 DEFAULTS: dict[str, Any] = dict.fromkeys(Question.__slots__) | {

@@ -85,7 +85,13 @@ def _options(*groups: Decorator) -> Decorator:
         show_default=True,
         help="Step of `grow@step`, tokens.",
     ),
-    click.option("--block-size", type=click.IntRange(1, 2**20), default=16, show_default=True, help="Tokens a block."),
+    click.option(
+        "--block-size",
+        type=click.IntRange(1, 2**20),
+        default=16,
+        show_default="16, or as recorded",
+        help="Tokens a block.",
+    ),
     click.option(
         "--watermark", type=click.FloatRange(0, 1), default=0.0, help="Share of the blocks kept free at admission."
     ),
@@ -124,15 +130,21 @@ def _options(*groups: Decorator) -> Decorator:
     click.option(
         "--max-model-len",
         type=click.IntRange(2, 2**40),
-        help="Longest sequence (default: the model's, else the trace's).",
+        help="Longest sequence (default: a recording's, else the model's, else the trace's).",
     ),
-    click.option("--max-num-seqs", type=click.IntRange(1, 2**20), default=1024, show_default=True),
+    click.option(
+        "--max-num-seqs",
+        type=click.IntRange(1, 2**20),
+        default=1024,
+        show_default="1024, or as recorded",
+        help="Most requests at a time.",
+    ),
     click.option("--max-num-batched-tokens", type=click.IntRange(1, 2**40), default=8192, show_default=True),
     click.option(
         "--clock",
         help="Seconds of a step: `steps`, a roofline GPU[:PARAMETERS] such as h100-80gb:70b, base,a,b,c[,d], or "
-        "fit[:PART] to what a recorded run observed in its first part (1/3). Default: a100-80gb, the model's "
-        "parameters or 8B.",
+        "fit[:PART] to what a recorded run observed in its first part (1/3). Default: the mean step of a recording, "
+        "else a100-80gb, the model's parameters or 8B.",
     ),
     click.option(
         "--block-overhead",
@@ -192,6 +204,7 @@ def _options(*groups: Decorator) -> Decorator:
 def command(**options: Any) -> None:
     """Replay TRACE under every memory policy, and show what each does with every byte."""
     from kvledger.cli.answer import ask
+    from kvledger.cli.recorded import WARNING, find_defaulted
 
     output, series = options["output"], options["series"]
     if output is not None:
@@ -201,6 +214,7 @@ def command(**options: Any) -> None:
             raise UsageError(f"--output and --series are the same file `{output}`", hint="give two names")
     check_page(options["html"], output=output, force=options["force"], source=options["trace"])
     options["layout"] = options["layout"] or options["html"] is not None
+    options["defaulted"] = find_defaulted(click.get_current_context())
     question = Question(**{name: options[name] for name in Question.__slots__})
     report = ask(question)
     if options["as_json"] or options["format_"] == "json":
@@ -219,4 +233,7 @@ def command(**options: Any) -> None:
         write_page(options["html"], replay_json(report), name=report.source, force=options["force"])
     if not options["quiet"]:
         for note in report.notes:
-            hint(note)
+            if note.startswith(WARNING):
+                click.echo(note, err=True)
+            else:
+                hint(note)

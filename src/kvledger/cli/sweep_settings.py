@@ -19,7 +19,7 @@ from kvledger.sweep.inputs import place_of
 __all__ = ["SweepSettings"]
 
 _OFF = {"quiet": True, "findings": "off", "layout": False}
-_NOT_SWEPT = {"tries", "mitigations", "series", "force", *_OFF}
+_NOT_SWEPT = {"defaulted", "tries", "mitigations", "series", "force", *_OFF}
 _FILES = ("trace", "content", "model")
 
 

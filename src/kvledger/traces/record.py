@@ -9,6 +9,7 @@ from kvledger.errors import TraceError
 from kvledger.ledger import Accuracy
 from kvledger.replay.observed import Observed
 from kvledger.replay.workload import Workload
+from kvledger.traces.served import Served
 
 __all__ = ["ErrorBand", "Trace", "TraceAccuracy", "TraceFormat"]
 
@@ -59,6 +60,8 @@ class Trace:
     accuracy: TraceAccuracy = field(default_factory=TraceAccuracy)
     observed: Observed | None = None
     """When requests really got their tokens, where the source says so."""
+    served: Served | None = None
+    """How the server was set, where the source is a recording of one."""
 
     def __len__(self) -> int:
         """Return the number of requests."""

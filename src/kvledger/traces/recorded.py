@@ -25,6 +25,7 @@ PROMPT = "request_prompt_tokens"
 OUTPUT = "request_generation_tokens"
 LIMIT = "request_params_max_tokens"
 LATENCY = "e2e_request_latency_seconds"
+STEP = "inter_token_latency_seconds"
 _CLOCK_SLACK_SECONDS = 2.0
 _MOST = 2.0**53
 _MOST_COUNTED = 2**40
@@ -129,6 +130,7 @@ class RecordedEngine:
     outputs: Series = field(default_factory=Series)
     limits: Series = field(default_factory=Series)
     latencies: Series = field(default_factory=Series)
+    steps: Series = field(default_factory=Series)
     restarts_open: int = 0
     first: VllmEngine | None = None
     last: VllmEngine | None = None
@@ -138,7 +140,8 @@ class RecordedEngine:
     def take(self, engine: VllmEngine, scrape: VllmScrape, seconds: float) -> None:
         """Add one sample."""
         found = engine.histograms
-        pairs = ((self.prompts, PROMPT), (self.outputs, OUTPUT), (self.limits, LIMIT), (self.latencies, LATENCY))
+        names = (PROMPT, OUTPUT, LIMIT, LATENCY, STEP)
+        pairs = tuple(zip(self._series(), names, strict=True))
         if self.last is None:
             self.first = engine
             for series, name in pairs:
@@ -155,6 +158,14 @@ class RecordedEngine:
             return  # a clock set back: the next sample spans it
         self.last, self.last_seconds = engine, seconds
         self.start_seconds = scrape.start_seconds
+
+    def _series(self) -> tuple[Series, ...]:
+        return self.prompts, self.outputs, self.limits, self.latencies, self.steps
+
+    def finish(self) -> None:
+        """Close the last minute of every histogram."""
+        for series in self._series():
+            series.finish()
 
     def _restarted(self, engine: VllmEngine, scrape: VllmScrape) -> bool:
         assert self.last is not None
@@ -193,12 +204,15 @@ class Histories:
     failed: int
     slots: tuple[SlotHistory, ...] = ()
     """Of llama.cpp servers, whose requests are seen one by one."""
+    last_snapshots: tuple[EngineSnapshot, ...] = ()
+    """What each server of another engine said last."""
 
 
 def gather(samples: Iterable[RecordedSample]) -> Histories:
     """Turn samples into the intervals of each engine."""
     engines: dict[tuple[int, int], RecordedEngine] = {}
     slots: dict[int, SlotHistory] = {}
+    said: dict[int, tuple[EngineSnapshot, ...]] = {}
     count = failed = 0
     for sample in samples:
         count += 1
@@ -211,17 +225,19 @@ def gather(samples: Iterable[RecordedSample]) -> Histories:
             if key not in engines:
                 engines[key] = RecordedEngine(source=key[0], index=key[1])
             engines[key].take(engine, scrape, sample.seconds)
+        if sample.snapshots:
+            said[sample.source] = sample.snapshots
         for snapshot in sample.snapshots:
             if snapshot.slots:
                 slots.setdefault(sample.source, SlotHistory(source=sample.source)).take(snapshot.slots, sample.seconds)
     for one in engines.values():
-        for series in (one.prompts, one.outputs, one.limits, one.latencies):
-            series.finish()
+        one.finish()
     return Histories(
         engines=tuple(engines[key] for key in sorted(engines)),
         samples=count,
         failed=failed,
         slots=tuple(slots[source] for source in sorted(slots)),
+        last_snapshots=tuple(one for source in sorted(said) for one in said[source]),
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from kvledger.errors import TraceError
@@ -13,6 +15,7 @@ from kvledger.traces.head import Head, Shape
 from kvledger.traces.portions import count_untold, draw_lengths, hand_out_limits
 from kvledger.traces.record import Trace, TraceAccuracy, TraceFormat
 from kvledger.traces.recorded import Histories, RecordedEngine, gather, under_way
+from kvledger.traces.recorded_served import read_served
 from kvledger.traces.recorded_slots import SlotHistory
 from kvledger.traces.registry import Given, Reader
 
@@ -46,7 +49,7 @@ def _read(given: Given) -> Trace:
     for slots in histories.slots:
         _add_slots(slots, builder)
     _say(histories, builder, given.options.seed)
-    return builder.build()
+    return replace(builder.build(), served=read_served(histories))
 
 
 def _length_accuracy(histories: Histories) -> Accuracy:
@@ -62,7 +65,8 @@ def _require_requests(histories: Histories, name: str) -> None:
     if histories.slots and not engines:
         raise TraceError(
             f"no slot was seen to end a request in the {histories.samples:,} samples of {name}",
-            hint="a request is known when a slot was seen at work and then at rest: record with a smaller --every",
+            hint="a request is known when a slot was seen at work and then at rest: "
+            "record longer, or with a smaller --every",
         )
     if not engines:
         raise TraceError(
