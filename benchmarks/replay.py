@@ -66,6 +66,24 @@ def cache(gibs: list[int], evictions: list[Eviction]) -> Callable[[], float]:
     return run
 
 
+def conversation(policy: str) -> Callable[[], float]:
+    """CPU seconds for the Mooncake conversation trace with a prefix cache in 1 TiB of Llama-3.1-70B, full ledger."""
+
+    def run() -> float:
+        if not MOONCAKE.is_file():
+            raise FileNotFoundError(MOONCAKE)
+        workload = load_trace(str(MOONCAKE)).workload
+        settings = Settings(max_model_len=200_000, clock=parse_clock("0.01,1e-5,1e-5,1e-9"))
+        pool = Pool(bytes_per_token=327_680, memory_bytes=2**40)
+        replay(workload, parse_policy(policy), pool=pool, settings=settings)
+        began = time.process_time()
+        outcome = replay(workload, parse_policy(policy), pool=pool, settings=settings)
+        assert outcome.finished == len(workload), outcome
+        return time.process_time() - began
+
+    return run
+
+
 def fit() -> float:
     """Seconds to fit the clock to a third of the recorded RTX 4090 run: 300 requests, a full pool, prefix caching."""
     if not RTX_4090.is_dir():
@@ -219,6 +237,15 @@ BENCHMARKS = {
     ),
     "42 prefix caches, 1 GiB to 8 TiB": Benchmark(
         cache([2**i for i in range(14)], list(Eviction)), lambda s: f"{1000 * s:.0f} ms", "under 1 s"
+    ),
+    "mooncake conversation, prefix cache, blocks of 16": Benchmark(
+        conversation("paged@16:blocks"), lambda s: f"{s:.2f} s", "under 1.5 s"
+    ),
+    "mooncake conversation, prefix cache, blocks of 512": Benchmark(
+        conversation("paged@512:blocks"), lambda s: f"{1000 * s:.0f} ms", "under 100 ms"
+    ),
+    "mooncake conversation, radix tree, single tokens": Benchmark(
+        conversation("paged:radix"), lambda s: f"{1000 * s:.0f} ms", "under 1.5 s"
     ),
     "a clock fitted to a recorded run": Benchmark(fit, lambda s: f"{s:.1f} s", "under 10 s", runs=3),
     "saturated paged, 983 blocks": Benchmark(saturated_paged, _per_second, "1,000,000/s"),
