@@ -340,6 +340,12 @@ def test_every_local_link_leads_somewhere(name):
 
 
 @pytest.mark.parametrize("name", ["README.md", "README.zh-CN.md"])
+def test_the_readme_names_every_command(name):
+    text = (ROOT / name).read_text("utf-8")
+    assert [command for command in group.list_commands(None) if not re.search(rf"^\| `{command}[ `]", text, re.M)] == []
+
+
+@pytest.mark.parametrize("name", ["README.md", "README.zh-CN.md"])
 def test_speed_in_the_readme_is_what_the_benchmarks_recorded(name):
     recorded = dict(re.findall(r"^\| ([^|]+) \| \*\*([^*]+)\*\* \|", (ROOT / "benchmarks/README.md").read_text(), re.M))
     shown = re.findall(r"^\| [^|]+ \| \*\*([^*]+)\*\* \| `([^`|]+)` \|", (ROOT / name).read_text("utf-8"), re.M)

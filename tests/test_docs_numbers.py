@@ -1,6 +1,7 @@
 """What the page on accuracy counts is what the records of the tests hold."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,17 @@ COUNTS = {
     ),
     "311 samples": lambda: len(rows("sync")) + len(rows("async")),
 }
+
+
+@pytest.mark.parametrize("name", ["README.md", "README.zh-CN.md"])
+def test_what_the_readme_counts_is_on_the_page(name):
+    line = next(
+        line for line in (ROOT / name).read_text("utf-8").split("\n\n") if "vLLM 0.32.0" in line and "2,334" in line
+    )
+    counts = re.findall(r"\d,\d{3}", line)
+    assert len(counts) >= 3
+    page = (ROOT / "docs" / "accuracy.md").read_text("utf-8")
+    assert [count for count in counts if f"| {count} " not in page] == []
 
 
 @pytest.mark.parametrize("what", COUNTS)
