@@ -71,9 +71,8 @@ def test_every_row_is_what_replay_finds(capsys, grid, tmp_path):
 
 def test_a_killed_sweep_goes_on_where_it_was_and_ends_the_same(capsys, grid, tmp_path, monkeypatch):
     done = tmp_path / "done.parquet"
-    with monkeypatch.context() as patch:
-        patch.setattr("kvledger.cli.sweeping.run_in_processes", in_this_process)
-        assert call(capsys, "sweep", grid, "-o", done, "-q").code == 0
+    monkeypatch.setattr("kvledger.cli.sweeping.run_in_processes", in_this_process)  # the killed one has its own
+    assert call(capsys, "sweep", grid, "-o", done, "-q").code == 0
     out, journal = tmp_path / "r.parquet", tmp_path / "r.parquet.journal"
     line = command("sweep", grid, "-o", out, "--workers", 1)
     with subprocess.Popen(line, env=environment(), stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL) as process:
@@ -215,3 +214,26 @@ def test_a_switch_is_set_by_true_and_false():
 
 def test_workers_here_and_on_a_cluster_contradict(capsys, grid):
     assert "give one of them" in call(capsys, "sweep", grid, "--ray", "auto", "--workers", 2).err
+
+
+@here
+def test_compiling_is_announced_where_nothing_was_compiled_before(capsys, grid, monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("LOCALAPPDATA", str(tmp_path))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert "compiling the replay kernels, once" in call(capsys, "sweep", grid).err
+    assert "compiling" not in call(capsys, "sweep", grid, "-q").err
+
+
+def test_an_interrupted_sweep_says_where_it_goes_on_and_leaves_no_process(grid, tmp_path):
+    out, journal = tmp_path / "r.parquet", tmp_path / "r.parquet.journal"
+    grid.write_text(GRID.replace("requests=40", "requests=20000").replace("[16, 32]", "[16, 32, 64, 128]"))
+    line = command("sweep", grid, "-o", out, "--workers", 1)
+    with subprocess.Popen(line, env=environment(), stderr=subprocess.PIPE, stdout=subprocess.DEVNULL) as process:
+        while not journal.exists() or journal.read_bytes().count(b"\n") < 2:
+            time.sleep(0.001)
+        process.send_signal(signal.SIGINT)
+        said = process.stderr.read().decode()  # to the end: a worker that went on would keep it open
+    assert process.returncode == 130
+    assert "`r.parquet.journal` keeps what is finished; the same command goes on from there" in said
+    assert "Traceback" not in said

@@ -21,6 +21,7 @@ from kvledger.cli.sweep_progress import SweepProgress
 from kvledger.cli.sweep_settings import SweepSettings
 from kvledger.errors import Error, SourceError, UsageError
 from kvledger.report.sweep import Failure, SweepReport
+from kvledger.sources.kernels import KernelCache
 from kvledger.sweep.cluster import run_on_ray
 from kvledger.sweep.columns import Cell
 from kvledger.sweep.grid import MOST_BYTES, Cells, Values, read_grid
@@ -173,6 +174,8 @@ class Sweep:
     def _answers(self, jobs: Sequence[bytes]) -> Iterator[tuple[int, Answer]]:
         if not jobs:
             return iter(())
+        if self._question.address is None and not self._question.quiet and KernelCache().is_empty:
+            click.echo("compiling the replay kernels, once (about 15 s) ...", err=True)
         if self._question.address is not None:
             return run_on_ray(jobs, run_cell, address=self._question.address)
         return run_in_processes(jobs, run_cell, workers=self._question.workers or _cores())

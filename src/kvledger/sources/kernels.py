@@ -58,6 +58,11 @@ class KernelCache:
         """Tell whether ``kernel`` was compiled before."""
         return (self.folder / f"{kernel}.compiled").is_file()
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was compiled before."""
+        return not any(self.folder.glob("*.compiled"))
+
     def note(self, kernel: str) -> None:
         """Remember that ``kernel`` has been compiled."""
         if self.folder.is_dir():
