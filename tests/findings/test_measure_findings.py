@@ -108,6 +108,8 @@ def test_a_longest_request_far_above_the_traffic_is_explained():
 def test_a_gauge_near_nothing_beside_a_full_cache_is_explained():
     quiet = {"held": 0, "running": 0, "waiting": 0, "ended": 200, "tokens": 0}
     assert "KV033" in look(texts(quiet))
+    beside_a_fuller_sheet = look(texts({"ended": 200}, quiet))["KV033"]
+    assert "at the last sample the gauge says 0.0 %" in beside_a_fuller_sheet.sentence
     young = {"held": 0, "running": 0, "waiting": 0, "ended": 1, "tokens": 0}
     assert "KV033" not in look(texts(young))
 
@@ -117,6 +119,15 @@ def test_tokens_of_clients_that_went_away_are_told():
     found = look(texts({"held": 0, "running": 0, "waiting": 0, "tokens": 700}))["KV062"]
     assert (found.size.low, found.size.high) == (700, 700)
     assert "KV062" not in look(texts({"held": 0, "running": 0, "waiting": 0, "tokens": 0}))
+
+
+def test_an_offset_that_is_an_interval_is_told_as_one():
+    """40,000 tokens entered and did not end, and 30 requests of at most 1,000 run: at least 10,000 are of nobody."""
+    one = read_vllm_metrics(scrape(tokens=40_000, waiting=0) + "\nprocess_start_time_seconds 1.0\n")
+    found = look([one], complete=lambda shape, _: replace(shape, max_model_len=1000))["KV062"]
+    assert found.size.low >= 10_000
+    assert found.size.low < found.size.high
+    assert f"{found.size.low:,} to {found.size.high:,} tokens of clients" in found.sentence
 
 
 def test_a_real_server_whose_clients_went_away_is_told():

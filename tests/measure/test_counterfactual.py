@@ -63,22 +63,49 @@ def test_declared_uses_the_mean_of_max_tokens_and_never_exceeds_the_longest():
         output=histogram((500, 10), (math.inf, 10), total=1000),
         max_tokens=histogram((500, 10), (math.inf, 10), total=5120),
     )
-    found = compare_reservations(shape(), balance(8000, 8000), 10, lengths)
+    found = compare_reservations(shape(), balance(3000, 3000), 10, lengths)
     assert found.find("declared").per_request_tokens == Span.exact(300 + 512)
     assert found.find("exact").per_request_tokens == Span.exact(400)
     assert found.find("declared").accuracy is Accuracy.MODELLED
-    short = compare_reservations(shape(length=600), balance(8000, 8000), 10, lengths)
+    short = compare_reservations(shape(length=600), balance(3000, 3000), 10, lengths)
     assert short.find("declared").per_request_tokens == Span.exact(600)
 
 
 def test_powers_of_two_are_bounded_by_their_buckets():
-    """Outputs of 101 to 200 tokens round up to 128 or 256."""
+    """Outputs of 101 to 200 tokens round up to 128 or 256; no number exceeds its power, so the mean is at least 150."""
     lengths = Lengths(
         prompt=histogram((100, 4), (math.inf, 4), total=400),
         output=histogram((100, 0), (200, 4), (math.inf, 4), total=600),
     )
     found = compare_reservations(shape(), balance(800, 800), 4, lengths).find("pow2")
-    assert found.per_request_tokens == Span(100 + 128, 100 + 256)
+    assert found.per_request_tokens == Span(100 + 150, 100 + 256)
+
+
+def test_without_buckets_a_power_of_two_is_once_to_twice_the_output():
+    """A short window of a recording has sums and no buckets: outputs of 150 on average round up to 150 to 300."""
+    bare = HistogramReading(name="h", edges=(), counts=(), count=4, total=600)
+    stale = HistogramReading(name="h", edges=(200, math.inf), counts=(0, 0), count=4, total=600)
+    for output in (bare, stale):
+        lengths = Lengths(prompt=histogram((100, 4), (math.inf, 4), total=400), output=output)
+        found = compare_reservations(shape(), balance(800, 800), 4, lengths)
+        assert found.find("pow2").per_request_tokens == Span(250, 400)
+        assert found.find("exact").per_request_tokens == Span.exact(250)
+        assert "buckets" in found.missing[-1]
+
+
+def test_a_reservation_holds_at_least_what_is_stored_and_pow2_at_least_what_exact_does():
+    """Requests of 700 tokens run where those that ended had 250: none was reserved less than it has."""
+    lengths = Lengths(
+        prompt=histogram((100, 4), (math.inf, 4), total=400),
+        output=histogram((100, 0), (200, 4), (math.inf, 4), total=600),
+    )
+    for used in (400, 1000, 2800):
+        found = compare_reservations(shape(), balance(2816, used), 4, lengths)
+        exact, rounded = found.find("exact"), found.find("pow2")
+        assert exact.reserved_tokens.low >= used
+        assert rounded.reserved_tokens.low >= exact.reserved_tokens.low
+        assert max(item.used_ratio[1] for item in found.alternatives) <= 1.0
+    assert found.find("exact").reserved_tokens == Span.exact(2800)
 
 
 def test_what_is_missing_is_named():

@@ -39,7 +39,9 @@ class Scheduling(StrEnum):
 class Unsure(StrEnum):
     """Why a number is an interval."""
 
-    LOST = "disconnected clients left an offset in the counters; it is known exactly after the next idle moment"
+    LOST = (
+        "disconnected clients may have left an offset in the counters; it is known exactly after the next idle moment"
+    )
     PREFILL = "requests in prefill are not counted until their first token"
     PREEMPTED = "preempted requests hold nothing, or a part until computed again; the counters do not tell how much"
     SHARED = "shared blocks whose first writer has ended are counted once, and no counter tells how many they are"
@@ -134,10 +136,11 @@ def balance_tokens(
         flow = _find_flow(shape, instant, differences, tracker, scheduling)
         tracker.observe_tokens(_lost_bounds(differences.tokens, by_gauge, flow))
     live = (Span.exact(differences.tokens) - tracker.lost.tokens).clip(0, _NO_LIMIT)
+    live = _cap_live(live, shape, instant)
     by_counters = _used_by_counters(live, flow, slack=running if instant.is_skewed else 0)
     used = by_gauge.meet(by_counters) or by_gauge
     if in_groups:
-        return _in_groups(held, live, by_counters, flow, instant)
+        return _in_groups(held, live, by_counters, flow, instant, shape)
     if flow.is_plain and live.is_exact and flow.unsaved.is_exact and not instant.is_skewed:
         used = _same_remainder(used, live.low - flow.unsaved.low, shape.block_tokens)
     return Balance(
@@ -145,7 +148,7 @@ def balance_tokens(
         used=used,
         live=live,
         stored=used,
-        shared_saving=_saving(live, used, flow),
+        shared_saving=_cap_saving(_saving(live, used, flow), used, shape, instant),
         preempted=flow.preempted,
         prefilling=flow.prefilling,
         causes=() if used.is_exact else tuple(_causes(live, flow, instant)),
@@ -182,13 +185,13 @@ def _gauge_only(held: int, by_gauge: Span, instant: Instant, *, in_groups: bool)
     )
 
 
-def _in_groups(held: int, live: Span, stored: Span, flow: _Flow, instant: Instant) -> Balance:
+def _in_groups(held: int, live: Span, stored: Span, flow: _Flow, instant: Instant, shape: PoolShape) -> Balance:
     return Balance(
         held=held,
         used=Span(0, held),
         live=live,
         stored=stored,
-        shared_saving=Span(0, flow.shared_high + flow.prefill_tokens_high),
+        shared_saving=_cap_saving(Span(0, flow.shared_high + flow.prefill_tokens_high), None, shape, instant),
         preempted=flow.preempted,
         prefilling=flow.prefilling,
         causes=(Unsure.GROUPS, *_causes(live, flow, instant)) if held else (),
@@ -257,6 +260,27 @@ def _saving(live: Span, used: Span, flow: _Flow) -> Span:
         return Span(0, highest)
     stored = Span(live.low - flow.unsaved.high, live.high - flow.unsaved.low + flow.prefill_tokens_high)
     return (stored - used).clip(0, highest)
+
+
+def _cap_live(live: Span, shape: PoolShape, instant: Instant) -> Span:
+    """Return the live tokens, of which no request that runs or waits has more than the longest length."""
+    if shape.max_model_len is None or instant.waiting is None or instant.is_skewed:
+        return live
+    return Span(live.low, max(live.low, min(live.high, (instant.running + instant.waiting) * shape.max_model_len)))
+
+
+def _cap_saving(saving: Span, used: Span | None, shape: PoolShape, instant: Instant) -> Span:
+    """Return what sharing saves, which is nothing for one request.
+
+    Running requests have at most the longest length each, of which ``used`` is stored; no more requests share a token
+    than run.
+    """
+    others, longest = max(0, instant.running - 1), shape.max_model_len
+    most = _NO_LIMIT if longest is None else others * longest
+    if used is not None:
+        most = min(most, others * used.high)
+        most = most if longest is None else min(most, max(0, instant.running * longest - used.low))
+    return Span(saving.low, max(saving.low, min(saving.high, most)))
 
 
 def _same_remainder(used: Span, stored: int, block_tokens: int) -> Span:

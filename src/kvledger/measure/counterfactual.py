@@ -105,9 +105,9 @@ def _reservations(shape: PoolShape, lengths: Lengths) -> Iterator[tuple[str, Spa
         yield "declared", Span.exact(value), Accuracy.MODELLED, f"mean prompt + mean max_tokens; {typical}"
     if lengths.output is not None and lengths.output.count:
         low, high = _mean_power_of_two(lengths.output, longest)
-        span = Span(math.floor(prompt + low), math.ceil(prompt + high))
-        yield "pow2", span, Accuracy.MODELLED, f"mean prompt + output rounded up to a power of two; {typical}"
         exact = math.ceil(prompt + lengths.output.total / lengths.output.count)
+        span = Span(max(exact, math.floor(prompt + low)), max(exact, math.ceil(prompt + high)))
+        yield "pow2", span, Accuracy.MODELLED, f"mean prompt + output rounded up to a power of two; {typical}"
         yield "exact", Span.exact(exact), Accuracy.MODELLED, f"mean prompt + mean output; {typical}"
 
 
@@ -115,6 +115,9 @@ def _alternative(
     shape: PoolShape, balance: Balance, running: int, policy: str, per_request: Span, accuracy: Accuracy, formula: str
 ) -> Alternative:
     per_request = Span(max(1, per_request.low), max(1, per_request.high))
+    if accuracy is Accuracy.MODELLED:  # of ended requests; a reservation holds at least what its request has stored
+        least = Span(-(-balance.used.low // running), -(-balance.used.high // running))
+        per_request = Span(max(per_request.low, least.low), max(per_request.high, least.high))
     reserved = per_request.scale(running)
     capacity = shape.blocks * shape.block_tokens
     return Alternative(
@@ -122,7 +125,7 @@ def _alternative(
         reserved_tokens=reserved,
         per_request_tokens=per_request,
         admitted=Span(capacity // per_request.high, capacity // per_request.low),
-        used_ratio=(balance.used.low / reserved.high, balance.used.high / reserved.low),
+        used_ratio=(min(1.0, balance.used.low / reserved.high), min(1.0, balance.used.high / reserved.low)),
         accuracy=accuracy,
         formula=formula,
     )
@@ -133,7 +136,13 @@ def _mean(histogram: HistogramReading | None) -> float | None:
 
 
 def _mean_power_of_two(histogram: HistogramReading, longest: int | None) -> tuple[float, float]:
-    """Return the least and the most that the mean of 2**ceil(log2(output)) can be, given the buckets."""
+    """Return the least and the most that the mean of 2**ceil(log2(output)) can be.
+
+    A number is at most its power of two, which is less than twice the number; buckets that are there narrow that.
+    """
+    mean = histogram.total / histogram.count
+    if not _has_buckets(histogram):
+        return mean, 2 * mean
     low = high = below = 0.0
     before = 0.0
     for edge, cumulative in zip(histogram.edges, histogram.counts, strict=True):
@@ -142,7 +151,12 @@ def _mean_power_of_two(histogram: HistogramReading, longest: int | None) -> tupl
         low += mass * _power_of_two(before + 1 if before else 1)
         high += mass * _power_of_two(max(top, 1.0))
         below, before = max(below, cumulative), edge if math.isfinite(edge) else before
-    return low / histogram.count, high / histogram.count
+    return max(mean, low / histogram.count), max(mean, min(2 * mean, high / histogram.count))
+
+
+def _has_buckets(histogram: HistogramReading) -> bool:
+    """Tell whether the buckets hold all that was counted: a recording keeps them less often than sums."""
+    return bool(histogram.counts) and histogram.counts[-1] == histogram.count
 
 
 def _power_of_two(value: float) -> int:
@@ -154,3 +168,5 @@ def _missing(shape: PoolShape, lengths: Lengths) -> Iterator[str]:
         yield "the longest request is not known: give --max-model-len"
     if lengths.prompt is None or not lengths.prompt.count:
         yield "no request has ended yet, so `declared` and `pow2` are not known"
+    elif lengths.output is not None and lengths.output.count and not _has_buckets(lengths.output):
+        yield "the buckets of output lengths are not in this window: `pow2` is only known to be one to two means"

@@ -186,7 +186,7 @@ class LostToDisconnects(Rule):
             return
         yield self.tell(
             case.subject,
-            f"{lost.low:,} tokens of clients that disconnected are still in the counters, and in no block",
+            f"{_interval(lost)} tokens of clients that disconnected are still in the counters, and in no block",
             amount(
                 case.amount_of(lost.low),
                 case.amount_of(lost.high),
@@ -194,6 +194,10 @@ class LostToDisconnects(Rule):
                 unit=case.unit,
             ),
         )
+
+
+def _interval(tokens: Span) -> str:
+    return f"{tokens.low:,}" if tokens.is_exact else f"{tokens.low:,} to {tokens.high:,}"
 
 
 class PerRank(Rule):

@@ -176,6 +176,7 @@ class CacheIsNotUse(Rule):
         """Look at an engine whose gauge is low and whose cache may be full."""
         shown = case.summary.last
         sheet, usage = shown.sheet, shown.usage_ratio
+        when = "" if shown is case.summary.shown else "at the last sample "
         if sheet is None or usage is None or usage > _LOW_USE_RATIO or shown.shape is None:
             return
         cached = sheet.figure("cached")
@@ -184,8 +185,8 @@ class CacheIsNotUse(Rule):
         high = format_bytes(cached.high) if sheet.unit == "bytes" else f"{cached.high:,} tokens"
         yield self.tell(
             case.subject,
-            f"the gauge says {share(usage)}, while up to {high} still hold tokens that a later request can reuse: the "
-            "gauge counts running requests only",
+            f"{when}the gauge says {share(usage)}, while up to {high} still hold tokens that a later request can "
+            "reuse: the gauge counts running requests only",
             amount(cached.low, cached.high, formula="the account `cached`", unit=sheet.unit, cause=cached.cause),
         )
 
