@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvledger.errors import SourceError
+from kvledger.errors import SourceError, UsageError
 from kvledger.measure.recording import MAGIC, FrameReader, FrameWriter, RecordedSample
 from kvledger.sources.recordings import Recorder, is_recording, read_recording
 from tests.measure.recorded import scrapes
@@ -135,3 +135,37 @@ def test_a_damaged_recording_is_read_up_to_the_damage_or_refused(data):
     except SourceError:
         return
     assert len(back) <= 5
+
+
+def test_a_recording_into_a_folder_that_is_not_there_says_so(tmp_path):
+    with pytest.raises(UsageError, match=r"the folder of x\.kvr does not exist"):
+        Recorder(str(tmp_path / "nodir" / "x.kvr"))
+
+
+def test_a_file_that_is_no_recording_is_left_as_it_is(tmp_path):
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(UsageError, match="is no recording") as raised:
+        Recorder(str(tmp_path / "notes.txt"))
+    assert raised.value.hint == "choose another file"
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+
+
+def test_a_new_recording_without_a_sample_is_not_left_behind(tmp_path):
+    with Recorder(str(tmp_path / "r")):
+        pass
+    assert not (tmp_path / "r").exists()
+    (tmp_path / "empty").touch()
+    with Recorder(str(tmp_path / "empty")):
+        pass
+    assert is_recording(tmp_path / "empty")
+
+
+def test_a_damaged_recording_says_how_to_keep_what_is_before_the_damage(tmp_path):
+    writer = FrameWriter()
+    frames = [writer.write(one) for one in samples(3)]
+    good = MAGIC + frames[0]
+    content = good + frames[1][:-1] + bytes([frames[1][-1] ^ 1]) + frames[2]
+    with pytest.raises(SourceError) as raised:
+        list(FrameReader().read(content))
+    assert f"`head -c {len(good)} damaged.kvr > kept.kvr`" in (raised.value.hint or "")
+    assert len(list(FrameReader().read(content[: len(good)]))) == 1

@@ -100,10 +100,8 @@ def _run(arguments: list[str]) -> int:
         return result if isinstance(result, int) else _RAN
     except (_ReaderGone, BrokenPipeError):
         return _stop_quietly()
-    except click.exceptions.Abort:
-        return _interrupted()
-    except KeyboardInterrupt:
-        return _interrupted()
+    except (click.exceptions.Abort, KeyboardInterrupt) as error:
+        return _interrupted(error.__cause__ or error)
     except click.ClickException as error:
         if as_json:
             return _report(UsageError(error.format_message()), as_json=True)
@@ -138,8 +136,9 @@ def _stop_quietly() -> int:
     return _RAN
 
 
-def _interrupted() -> int:
-    click.echo("interrupted; nothing half-written was left", err=True)
+def _interrupted(error: BaseException) -> int:
+    """Say so, with what the interrupted writing of a file says of it."""
+    click.echo("; ".join(["interrupted", *getattr(error, "__notes__", ())]), err=True)
     return _INTERRUPTED
 
 

@@ -88,6 +88,8 @@ def new_file(path: str, *, force: bool) -> Iterator[BinaryIO]:
         if not direct:
             with suppress(OSError):
                 partial.unlink()
+            if isinstance(error, KeyboardInterrupt):
+                error.add_note("nothing half-written was left")
         if isinstance(error, OSError) and not isinstance(error, BrokenPipeError):
             raise UsageError(f"`{path}` cannot be written: {error.strerror}", hint="choose another place") from error
         raise

@@ -66,7 +66,7 @@ def command(
             refuse_input(Path(output), source)
         refuse_overwrite(Path(output), force=force)
     elif sys.stdout.isatty():
-        raise UsageError("the page is no text for a terminal", hint="give -o FILE.html")
+        raise UsageError("the page is no text for a terminal", hint="give -o r.html")
     from kvledger.report.html import Language, render_page
 
     price = {"model": model, "bytes_per_token": bytes_per_token}

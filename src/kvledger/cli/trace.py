@@ -103,6 +103,9 @@ def _replacing(path: Path, *, force: bool) -> Iterator[BinaryIO]:
             yield out
         _require_free(path, force=force)
         temporary.replace(path)
+    except KeyboardInterrupt as error:
+        error.add_note("nothing half-written was left")
+        raise
     except OSError as error:
         raise UsageError(f"`{path.name}` cannot be written: {error.strerror}", hint="choose another place") from error
     finally:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 
 from kvledger.measure.pool_meter import PoolMoment
 from kvledger.measure.sheet import Sheet
 from kvledger.report.measure_pools import name_pool
 from kvledger.report.measure_sheet import format_amount, format_share, format_span
 
-__all__ = ["POOL_LEGEND", "PoolView", "moment_line", "pool_lines"]
+__all__ = ["POOL_LEGEND", "PoolView", "format_time", "legend_lines", "moment_line", "pool_lines"]
 
 POOL_LEGEND = "u used   c cached   r reserved   i internal   ? not told apart   . free"
 _HISTORY = 3600
@@ -33,6 +34,30 @@ class PoolView:
             self.held.append(moment.sheet.figure("held").low / max(1, moment.sheet.ledger.capacity))
 
 
+def format_time(seconds: float) -> str:
+    """Return a moment as ISO 8601 in UTC; seconds that are no date stay as they are.
+
+    >>> format_time(1796006748.424)
+    '2026-11-30T02:45:48.424Z'
+    """
+    try:
+        return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    except (OverflowError, OSError, ValueError):
+        return f"{seconds:.3f}"
+
+
+def legend_lines(legend: str, width: int) -> list[str]:
+    """Break a legend between its entries, which are three blanks apart."""
+    lines = [""]
+    for entry in legend.split("   "):
+        longer = f"{lines[-1]}   {entry}" if lines[-1] else entry
+        if len(longer) <= width or not lines[-1]:
+            lines[-1] = longer
+        else:
+            lines.append(entry)
+    return [line[:width] for line in lines]
+
+
 def pool_lines(view: PoolView, *, width: int, spark: str) -> list[str]:
     """Return the lines of one pool for a screen of ``width`` columns; ``spark`` is what was held over time."""
     moment = view.last
@@ -44,7 +69,7 @@ def pool_lines(view: PoolView, *, width: int, spark: str) -> list[str]:
     if moment.sheet is None:
         return [*lines, f"no ledger: {moment.problem}"[:width]]
     sheet = moment.sheet
-    lines += [_strip(sheet, width - 2), POOL_LEGEND[:width]]
+    lines += [_strip(sheet, width - 2), *legend_lines(POOL_LEGEND, width)]
     for name in _SHOWN:
         span = sheet.figure(name).span
         if span.high or name == "used":
@@ -69,7 +94,7 @@ def _slot_lines(moment: PoolMoment) -> list[str]:
 def moment_line(source: str, moment: PoolMoment) -> str:
     """Return one moment as one line, for output that is no terminal."""
     place = name_pool(moment.key, several=False)
-    head = f"{moment.seconds:.3f} {source} {moment.key.engine}{f' {place}' if place else ''} "
+    head = f"{format_time(moment.seconds)} {source} {moment.key.engine}{f' {place}' if place else ''} "
     head += f"running {_or(moment.running)} waiting {_or(moment.waiting)}"
     if moment.sheet is None:
         return f"{head} no ledger: {moment.problem}"

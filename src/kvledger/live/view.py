@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
-from kvledger.live.pool_view import PoolView, pool_lines
+from kvledger.live.pool_view import PoolView, format_time, legend_lines, pool_lines
 from kvledger.measure.balance import Unsure
 from kvledger.measure.figure import Span
 from kvledger.measure.meter import Reading
@@ -92,7 +92,7 @@ class WatchModel:
         if reading.sheet is None or reading.balance is None:
             return [*lines, f"no ledger: {reading.problem}"[:width]]
         ledger, sheet = reading.sheet.ledger, reading.sheet
-        lines += [_strip(sheet, width - 2), LEGEND[:width]]
+        lines += [_strip(sheet, width - 2), *legend_lines(LEGEND, width)]
         unit = "tokens" if show_tokens else sheet.unit
         for name in ("used", "internal", "held"):
             span = sheet.figure(name).span
@@ -117,7 +117,7 @@ class WatchModel:
 
 def line_of(source: str, reading: Reading) -> str:
     """Return one reading as one line, for output that is no terminal."""
-    head = f"{reading.seconds:.3f} {source} engine {reading.engine_index} "
+    head = f"{format_time(reading.seconds)} {source} engine {reading.engine_index} "
     head += f"running {_or(reading.running)} waiting {_or(reading.waiting)}"
     if reading.sheet is None or reading.balance is None:
         return f"{head} no ledger: {reading.problem}"

@@ -61,6 +61,10 @@ class RecordedSample:
         return self.scrape is None and not self.snapshots
 
 
+def _keep(at: int) -> str:
+    return f"keep the samples before it: `head -c {at} damaged.kvr > kept.kvr`, then read kept.kvr"
+
+
 @dataclass(slots=True)
 class _State:
     """Names and last values of one stream."""
@@ -166,9 +170,7 @@ class FrameReader:
             if length > _MAX_FRAME or zlib.crc32(payload) != checksum or kind not in (b"S", b"C"):
                 if end == len(content):
                     return
-                raise SourceError(
-                    f"the recording is damaged at byte {at:,}", hint="the samples before that byte can be kept: cut it"
-                )
+                raise SourceError(f"the recording is damaged at byte {at:,}", hint=_keep(at))
             yield self._decode(payload, kind, at)
             at = self.good_bytes = end
 
@@ -185,7 +187,9 @@ class FrameReader:
             frame = json.loads(text)
             return self._apply(frame)
         except (ValueError, TypeError, LookupError, AttributeError, OverflowError, zlib.error, RecursionError) as error:
-            raise SourceError(f"the recording cannot be understood at byte {at:,}: {str(error)[:100]}") from None
+            raise SourceError(
+                f"the recording cannot be understood at byte {at:,}: {str(error)[:100]}", hint=_keep(at)
+            ) from None
 
     def _apply(self, frame: dict[str, Any]) -> RecordedSample:
         state = self._state

@@ -109,6 +109,11 @@ def _why(balance: Balance) -> str:
     return "; ".join(cause.value for cause in balance.causes) or "not told"
 
 
+def _priced(formula: str, priced: str) -> str:
+    """Multiply all of a formula, not its last term."""
+    return f"({formula}){priced}" if priced else formula
+
+
 def _figures(
     shape: PoolShape,
     balance: Balance,
@@ -130,7 +135,7 @@ def _figures(
     held = Span.exact(balance.held)
     rows = [
         ("held", held.scale(per_token), plain, "usage gauge * usable blocks * block size" + priced, ""),
-        ("used", parts[0], sure, "stored tokens, a shared block once" + priced, why),
+        ("used", parts[0], sure, _priced("stored tokens, a shared block once", priced), why),
         ("internal", parts[1], sure, "held - used", why),
         ("reserved", Span.exact(0), Accuracy.DERIVED, "0: blocks are taken as tokens come", ""),
         ("free", free, reused, "usable - held - cached", "free or cached is not exported"),
@@ -148,7 +153,7 @@ def _figures(
             "prompt_tokens - request_prompt_tokens_sum + generation_tokens - request_generation_tokens_sum"
             " - lost to disconnected clients"
         )
-        rows.insert(0, ("live", balance.live.scale(per_token), plain, formula + priced, why))
+        rows.insert(0, ("live", balance.live.scale(per_token), plain, _priced(formula, priced), why))
     return [
         Figure(
             name=name,

@@ -95,11 +95,19 @@ def _slots(moment: PoolMoment) -> RenderableType:
             str(slot.slot_id),
             _number(slot.capacity_tokens),
             _number(slot.tokens),
-            _number(slot.prompt_tokens) if busy else "",
+            _number(_prompt(slot)) if busy else "",
             _number(slot.decoded_tokens) if busy else "",
             "works" if busy else "keeps" if slot.tokens is None or slot.tokens.value else "empty",
         )
     return table
+
+
+def _prompt(slot: SlotReading) -> Quantity | None:
+    """Return the prompt tokens in a slot: before it generates, all it holds, as the server counts them afterwards."""
+    told, decoded = slot.prompt_tokens, slot.decoded_tokens
+    if slot.tokens is None or decoded is None or decoded.value:
+        return told
+    return slot.tokens if told is None or slot.tokens.value > told.value else told
 
 
 def _traffic(traffic: PoolTraffic) -> RenderableType:

@@ -180,7 +180,11 @@ def decode_text(content: bytes, content_type: str = "") -> str:
     """
     start = content[:512].lstrip().lower()
     if start.startswith((b"<!doctype", b"<html")) or content_type.startswith("text/html"):
-        raise SourceError("the server answers with a web page, not with metrics", hint="give its /metrics address")
+        raise SourceError(
+            "the server answers with a web page, not with the metrics of vLLM, SGLang, llama.cpp, TGI, TensorRT-LLM, "
+            "LMDeploy or Transformers",
+            hint="give the /metrics address of one of them",
+        )
     if b"\x00" in content[:4096]:
         raise SourceError("this is binary data, not the text of /metrics", hint="give the server's /metrics address")
     return content.decode("utf-8", errors="replace")

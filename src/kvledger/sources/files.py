@@ -47,6 +47,8 @@ def load_trace(
         TraceError: It is no trace, holds no request, or the content is that of other requests.
         UsageError: The mapping or the description cannot be understood.
     """
+    if not spec.strip():
+        raise UsageError("the trace is empty", hint="give a file, a folder, `-` or synthetic:NAME")
     if content is not None:
         if not identity:
             raise UsageError(

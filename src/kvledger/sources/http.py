@@ -35,7 +35,8 @@ _MAX_TOKEN = 16384
 _HINTS = {
     401: "give a bearer token with --token-file, or in KVLEDGER_TOKEN",
     403: "the token may not read metrics",
-    404: "check the path; engines serve /metrics beside /v1 (SGLang and LMDeploy with --enable-metrics)",
+    404: "check the path; vLLM, SGLang, llama.cpp, TGI, TensorRT-LLM, LMDeploy and Transformers are read, and serve "
+    "/metrics beside /v1 (SGLang and LMDeploy with --enable-metrics)",
 }
 
 
@@ -147,7 +148,7 @@ def fetch_with_retries(address: Address, access: Access, *, retries: int = 2, ba
         try:
             return fetch(address, access)
         except SourceError as error:
-            if attempt == retries or not error.attributes.get("is_passing"):
+            if attempt == retries or not error.attributes.get("is_transient"):
                 raise
         time.sleep(backoff_seconds * 2**attempt)
     raise AssertionError
@@ -175,7 +176,7 @@ def fetch(address: Address, access: Access) -> Body:
         raise SourceError(
             f"the server cannot be reached: {_reason(error)}",
             hint="trust it with --ca-file" if is_tls else "check the address, and that the server runs",
-            is_passing=not is_tls,
+            is_transient=not is_tls,
         ) from None
     finally:
         watchdog.cancel()
@@ -245,7 +246,7 @@ def _refused(response: Any) -> SourceError:
         f"the server answers with status {status}",
         hint=_HINTS.get(status, "check the server"),
         status=status,
-        is_passing=(status >= 500 and status != 501) or status == 429,
+        is_transient=(status >= 500 and status != 501) or status == 429,
     )
 
 
@@ -253,7 +254,7 @@ def _cut_off(size: int, expected: int) -> SourceError:
     return SourceError(
         f"the body was cut off: {size:,} of {expected:,} bytes came",
         hint="the server, or a proxy before it, hung up: ask again",
-        is_passing=True,
+        is_transient=True,
     )
 
 
@@ -261,7 +262,7 @@ def _late(access: Access) -> SourceError:
     return SourceError(
         f"the server did not finish its answer within {access.timeout_seconds:g} s",
         hint="give it more time with --timeout",
-        is_passing=True,
+        is_transient=True,
     )
 
 

@@ -20,8 +20,10 @@ class Recorder:
 
     def __init__(self, path: str) -> None:
         self._writer = FrameWriter()
-        target = Path(path)
+        self._path = target = Path(path)
+        _refuse(target)
         try:
+            self._unused = not target.exists()
             if target.exists() and target.stat().st_size:
                 good = _find_end(target)
                 self._stream = target.open("r+b", buffering=0)
@@ -45,11 +47,16 @@ class Recorder:
         try:
             while frame:
                 frame = frame[self._stream.write(frame) :]
+            self._unused = False
         except OSError as error:
             raise SourceError(f"the recording cannot be written: {error.strerror}") from error
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the file; a new one that got no sample is taken away again."""
+        if self._unused:
+            self._stream.close()
+            self._path.unlink(missing_ok=True)
+            return
         os.fsync(self._stream.fileno())
         self._stream.close()
 
@@ -60,6 +67,23 @@ class Recorder:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _refuse(target: Path) -> None:
+    """Raise when a file cannot be appended to: no folder, or it holds something else."""
+    try:
+        if not target.parent.is_dir():
+            raise UsageError(
+                f"`{target.name}` cannot be written: the folder of {target.name} does not exist",
+                hint="create it, or choose another place",
+            )
+        if target.is_file() and target.stat().st_size and not is_recording(target):
+            raise UsageError(
+                f"`{target.name}` exists and is no recording, so nothing can be appended to it",
+                hint="choose another file",
+            )
+    except OSError as error:
+        raise UsageError(f"`{target.name}` cannot be written: {error.strerror}", hint="choose another place") from error
 
 
 def is_recording(path: Path) -> bool:

@@ -76,6 +76,8 @@ def open_feed(
         UsageError: The sources cannot be used together.
         SourceError: One cannot be read; a server that fails later only leaves samples with an error.
     """
+    for spec in specs:
+        _refuse(spec)
     if len(specs) > 1 and not all(is_server(spec) and not spec.startswith(_PROMETHEUS) for spec in specs):
         raise UsageError("only servers can be measured together", hint="give one file, folder or Prometheus at a time")
     first = specs[0]
@@ -101,6 +103,18 @@ def open_feed(
         ) from error
     except ValueError:
         raise SourceError(f"`{first[:80]!r}` is no file name") from None
+
+
+def _refuse(spec: str) -> None:
+    """Raise for what is neither a server that can be asked nor the name of a file."""
+    if not spec.strip():
+        raise UsageError("the source is empty", hint="give a URL such as http://host:8000, a file, a folder or `-`")
+    scheme, mark, _ = spec.partition("://")
+    if mark and scheme.isalnum() and not is_server(spec):
+        raise UsageError(
+            f"the scheme `{scheme[:40]}://` is not supported",
+            hint="supported are http://, https://, unix:/path and prometheus:http://host:9090",
+        )
 
 
 def _poll(

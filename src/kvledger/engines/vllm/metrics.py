@@ -169,7 +169,7 @@ class _Reader:
                     hint="start the server without `--disable-log-stats`",
                 )
             raise SourceError(
-                "the text has no metric of vLLM",
+                "the text has no metric of vLLM, nor of SGLang, llama.cpp, TGI, TensorRT-LLM, LMDeploy or Transformers",
                 hint="give the server's /metrics, such as http://host:8000 or a saved copy of it",
             )
         spelling = min((spelling for spelling, _, _ in self._engines), key=PREFIXES.index)
