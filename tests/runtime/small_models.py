@@ -42,6 +42,34 @@ def _config(family):
             return transformers.Gemma3TextConfig(
                 **{**GROUPED, "num_hidden_layers": 7}, head_dim=8, sliding_window=8, sliding_window_pattern=3
             )
+        case "gemma2":
+            return transformers.Gemma2Config(**GROUPED, head_dim=8, sliding_window=8)
+        case "gpt_oss":
+            return transformers.GptOssConfig(
+                **GROUPED,
+                head_dim=8,
+                num_local_experts=4,
+                sliding_window=8,
+                rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
+            )
+        case "opt":
+            return transformers.OPTConfig(**SIZES, ffn_dim=64, word_embed_proj_dim=32)
+        case "gpt_neox":
+            return transformers.GPTNeoXConfig(**SIZES)
+        case "cohere2":
+            return transformers.Cohere2Config(**GROUPED, sliding_window=8)
+        case "exaone4":
+            return transformers.Exaone4Config(**{**GROUPED, "num_hidden_layers": 4}, sliding_window=8)
+        case "mixtral":
+            return transformers.MixtralConfig(**GROUPED, num_local_experts=4)
+        case "phi3":
+            return transformers.Phi3Config(**GROUPED, pad_token_id=0, original_max_position_embeddings=256)
+        case "starcoder2":
+            return transformers.Starcoder2Config(**GROUPED, sliding_window=8)
+        case "smollm3":
+            return transformers.SmolLM3Config(**GROUPED, pad_token_id=0)
+        case "granite":
+            return transformers.GraniteConfig(**GROUPED)
     raise ValueError(family)
 
 

@@ -11,6 +11,19 @@ from kvledger.runtime import Attention, Engine, Generation, Options, Preemption,
 from .small_models import draw_prompts, find_difference, generate_plainly, small_model
 
 FAMILIES = ["llama", "qwen3", "mistral", "gpt2", "phi", "gemma3"]
+MORE = [
+    "gemma2",
+    "gpt_oss",
+    "opt",
+    "gpt_neox",
+    "cohere2",
+    "exaone4",
+    "mixtral",
+    "phi3",
+    "starcoder2",
+    "smollm3",
+    "granite",
+]
 TOKENS = 12
 TOLERANCE = 1e-3
 
@@ -51,6 +64,17 @@ def assert_same_tokens(model, prompts, answers):
 def test_a_ragged_batch_is_answered_as_one_by_one(family, block_size):
     model, prompts = small_model(family), draw_prompts(7, seed=1)
     answers, _ = answer(model, prompts, block_size=block_size, options=Options())
+    assert_same_tokens(model, prompts, answers)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", MORE)
+@pytest.mark.parametrize("attention", [Attention.COMPILED, Attention.GATHER])
+def test_more_families_are_answered_in_chunks_and_with_little_memory(family, attention):
+    model, prompts = small_model(family), [prompt[:20] for prompt in draw_prompts(7, seed=12)]
+    options = Options(max_model_len=72, max_num_batched_tokens=16, attention=attention)
+    memory = smallest_memory(model, options, 4, longest=71)
+    answers, _ = answer(model, prompts, block_size=4, options=options, memory=memory)
     assert_same_tokens(model, prompts, answers)
 
 

@@ -1,9 +1,19 @@
 """Settings that cannot be used are refused with what they may be."""
 
+from dataclasses import fields
+from pathlib import Path
+
 import pytest
 
 from kvledger.errors import UsageError
-from kvledger.runtime import Generation, Options, Preemption
+from kvledger.runtime import Attention, Generation, Linear, Options, Preemption
+
+
+def test_every_setting_and_choice_is_documented():
+    page = (Path(__file__).resolve().parents[2] / "docs" / "runtime.md").read_text("utf-8")
+    names = [field.name for record in (Options, Generation) for field in fields(record)]
+    names += [choice.value for choices in (Attention, Linear, Preemption) for choice in choices]
+    assert [name for name in names if f"`{name}`" not in page and f"={name}`" not in page] == []
 
 
 @pytest.mark.parametrize(

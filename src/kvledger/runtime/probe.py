@@ -37,7 +37,8 @@ class Probe:
         if key.shape != value.shape:
             raise ModelError(
                 f"layer {index} (`{name}`) has keys of {tuple(key.shape[1::2])} and values of "
-                f"{tuple(value.shape[1::2])} (heads, size): latent attention is not paged here"
+                f"{tuple(value.shape[1::2])} (heads, size); only keys and values of one size are paged here, which "
+                "expanded latent attention has not"
             )
         if any(layer.index == index for layer in self.layers):
             raise ModelError(f"layer {index} (`{name}`) attends twice, as with cross attention: not paged here")
