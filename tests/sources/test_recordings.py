@@ -169,3 +169,6 @@ def test_a_damaged_recording_says_how_to_keep_what_is_before_the_damage(tmp_path
         list(FrameReader().read(content))
     assert f"`head -c {len(good)} damaged.kvr > kept.kvr`" in (raised.value.hint or "")
     assert len(list(FrameReader().read(content[: len(good)]))) == 1
+    with pytest.raises(SourceError) as raised:
+        list(FrameReader().read(MAGIC + frames[1][:-1] + bytes([frames[1][-1] ^ 1]) + frames[2]))
+    assert raised.value.hint == "no sample lies before the damage: record anew"

@@ -62,6 +62,8 @@ class RecordedSample:
 
 
 def _keep(at: int) -> str:
+    if at <= len(MAGIC):
+        return "no sample lies before the damage: record anew"
     return f"keep the samples before it: `head -c {at} damaged.kvr > kept.kvr`, then read kept.kvr"
 
 
