@@ -61,6 +61,14 @@ def test_a_few_preemptions_are_no_finding():
     assert "KV010" not in look(texts({"preemptions": 5}, {"preemptions": 8, "ended": 140}))
 
 
+def test_a_few_preemptions_in_a_pool_held_whole_are_found():
+    full = {"held": 1000, "running": 30, "waiting": 0}
+    assert "KV010" in look(texts({**full, "ended": 100}, {**full, "ended": 500, "preemptions": 26}))
+    assert "KV010" not in look(
+        texts({**full, "held": 900, "ended": 100}, {"held": 900, "ended": 500, "preemptions": 26})
+    )
+
+
 def test_a_pool_full_of_tokens_is_told():
     assert "KV011" in look(texts({"held": 990}, {"held": 995, "ended": 110}))
     assert "KV011" not in look(texts({"held": 700, "waiting": 0}, {"held": 700, "waiting": 0, "ended": 110}))

@@ -108,3 +108,13 @@ def test_every_handed_log_is_checked_without_a_fault(shared):
             checked += 1
             assert check.load is None or 0 <= check.load.held_ratio[0] <= check.load.held_ratio[1] <= 1
     assert checked > 10
+
+
+def test_preemptions_that_no_line_tells_are_not_zero():
+    line = (
+        "INFO 01-01 00:00:0%d loggers.py:1] Engine 000: Avg prompt throughput: 1.0 tokens/s, "
+        "Avg generation throughput: 9.0 tokens/s, Running: 4 reqs, Waiting: 0 reqs, "
+        "GPU KV cache usage: 50.0%%, Prefix cache hit rate: 0.0%%"
+    )
+    (check,) = check_log(read_log("\n".join(line % second for second in (1, 2))))
+    assert check.load.preemptions is None

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from kvledger.measure.verdict import Diagnosis, Signs, judge
+from kvledger.measure.verdict import Diagnosis, Signs, judge, tell_missed
 
 
 def signs(**changes):
@@ -106,3 +106,17 @@ def test_room_is_not_told_while_requests_wait_in_a_pool_that_is_held():
 def test_every_diagnosis_is_documented():
     page = (Path(__file__).parents[2] / "docs" / "measure.md").read_text("utf-8")
     assert [one for one in Diagnosis if f"`{one}`" not in page.partition("## JSON")[2]] == []
+
+
+def test_preemptions_stand_in_the_verdict_on_a_full_pool():
+    verdict = judge(signs(preemptions=5, peak_used_ratio=0.9, peak_held_ratio=1.0))
+    assert verdict.sentence.endswith("5 preemptions took it from running requests")
+
+
+def test_a_window_of_which_most_samples_failed_says_so_first():
+    idle = judge(signs(peak_running=0, finished=0))
+    gone = tell_missed(idle, answered=1, samples=41, error="connection refused")
+    assert (gone.diagnosis, gone.sentence) == (Diagnosis.UNKNOWN, "only 1 of 41 samples answered")
+    assert "connection refused" in gone.advice
+    assert tell_missed(judge(signs()), answered=1, samples=41, error="x").sentence.startswith("only 1 of 41")
+    assert tell_missed(idle, answered=40, samples=41, error="x") is idle

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from kvledger.cli.completing import Completer, read_background, read_facts
@@ -19,6 +20,7 @@ from kvledger.measure.pool_summary import PoolSummary, summarise_pool
 from kvledger.measure.recording import RecordedSample
 from kvledger.measure.selection import Selection
 from kvledger.measure.summary import summarise
+from kvledger.measure.verdict import Verdict, tell_missed
 from kvledger.report.measure import MeasureReport, SourceReport
 from kvledger.sources.http import Access, read_token
 from kvledger.sources.servers import Feed, Pace, Window, is_server, open_feed
@@ -118,18 +120,28 @@ class Session:
         return SourceReport(
             name=self.feed.names[number] if number < len(self.feed.names) else f"source {number + 1}",
             engines=tuple(
-                summarise(readings, meter.spans(index))
+                replace(found, verdict=self._tell_missed(found.verdict, number))
                 for index, readings in settled.items()
                 if readings and meter is not None
+                for found in (summarise(readings, meter.spans(index)),)
             ),
             pools=()
             if pools is None
-            else tuple(summarise_pool(moments, pools.spans(key)) for key, moments in pools.settle().items()),
+            else tuple(
+                replace(found, verdict=self._tell_missed(found.verdict, number))
+                for key, moments in pools.settle().items()
+                for found in (summarise_pool(moments, pools.spans(key)),)
+            ),
             samples=self._samples[number],
             missed=self._missed.get(number, 0),
             last_error=self._errors.get(number, ""),
             failing=self._failing.get(number, ""),
         )
+
+    def _tell_missed(self, verdict: Verdict, number: int) -> Verdict:
+        samples = self._samples[number]
+        answered = samples - self._missed.get(number, 0)
+        return tell_missed(verdict, answered=answered, samples=samples, error=self._errors.get(number, ""))
 
     def _take_pools(self, sample: RecordedSample) -> tuple[PoolMoment, ...]:
         meter = self._pool_meters.get(sample.source)

@@ -27,7 +27,8 @@ class LogLoad:
     mean_held_ratio: float
     reserved_ratio: float | None
     """What reserving the longest length for each running request would take, of the pool."""
-    preemptions: int
+    preemptions: int | None
+    """None where no line tells them."""
     verdict: Verdict
 
 
@@ -129,7 +130,8 @@ def _load(
     reserved = None
     if tokens is not None and longest is not None and tokens.value:
         reserved = running * longest.value / tokens.value
-    preemptions = sum(_count(sample.preemptions) for sample in samples)
+    told = [sample.preemptions for sample in samples if sample.preemptions is not None]
+    preemptions = sum(_count(one) for one in told) if told else None
     return LogLoad(
         lines=len(samples),
         running=running,
@@ -148,7 +150,7 @@ def _signs(
     usage: Sequence[Quantity],
     held: tuple[float, float],
     used: tuple[float, float] | None,
-    preemptions: int,
+    preemptions: int | None,
 ) -> Signs:
     waiting = [_count(sample.waiting) for sample in samples]
     while_waiting = [float(u.value) for u, w in zip(usage, waiting, strict=True) if w]

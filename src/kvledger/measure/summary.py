@@ -144,7 +144,7 @@ def _find_shares(readings: Sequence[Reading]) -> Shares | None:
         held += balance.held // shape.block_tokens * block
         pool += shape.usable_blocks * block
         internal, used = internal + sheet.figure("internal").span, used + sheet.figure("used").span
-        unattributed += sheet.ledger.unattributed
+        unattributed += sheet.ledger.unattributed - sheet.figure("cached").span.width  # known to be free or cached
         peak = max(peak, balance.held / max(1, shape.usable_tokens))
     if not held or not pool:
         return None

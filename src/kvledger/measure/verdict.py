@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-__all__ = ["Diagnosis", "Signs", "Verdict", "judge", "leave_open"]
+__all__ = ["Diagnosis", "Signs", "Verdict", "judge", "leave_open", "tell_missed"]
 
 WELL_UNDER_RATIO = 0.45
 NEAR_FULL_RATIO = 0.70
@@ -129,7 +129,8 @@ def _judge_memory(signs: Signs) -> Verdict:
     if signs.peak_used_ratio >= NEAR_FULL_RATIO or signs.peak_held_ratio >= 0.9:
         return Verdict(
             diagnosis=Diagnosis.FULL,
-            sentence=f"near full: {used} of the pool holds tokens, {held} is held: the load fills the memory",
+            sentence=f"near full: {used} of the pool holds tokens, {held} is held: the load fills the memory"
+            + _write_preemptions(signs),
             advice="look at batching and prefix caching, a smaller KV dtype, or more memory",
         )
     if signs.peak_used_high_ratio < WELL_UNDER_RATIO and not signs.peak_waiting:
@@ -144,6 +145,22 @@ def _judge_memory(signs: Signs) -> Verdict:
         + (f", and {_write_waiting(signs)}" if signs.peak_waiting else ""),
         advice="measure at the busiest hour before changing anything",
     )
+
+
+def _write_preemptions(signs: Signs) -> str:
+    count = signs.preemptions
+    return f", and {count:,} preemption{'s' * (count != 1)} took it from running requests" if count else ""
+
+
+def tell_missed(verdict: Verdict, *, answered: int, samples: int, error: str) -> Verdict:
+    """Return the verdict on a window of which most samples failed, saying so first."""
+    if 2 * answered >= samples:
+        return verdict
+    sentence = f"only {answered:,} of {samples:,} samples answered"
+    if verdict.diagnosis is Diagnosis.IDLE:
+        advice = f"the server was gone, so nothing is said about memory: {error}"
+        return Verdict(diagnosis=Diagnosis.UNKNOWN, sentence=sentence, advice=advice)
+    return replace(verdict, sentence=f"{sentence}; {verdict.sentence}")
 
 
 def _write_range(low: float, high: float) -> str:

@@ -77,7 +77,7 @@ def _load(load: LogLoad) -> RenderableType:
     if load.reserved_ratio is not None:
         table.add_row("reserved", percent(load.reserved_ratio), "derived: the longest length for each of them")
     table.add_row("held on average", percent(load.mean_held_ratio), "measured")
-    table.add_row("preemptions", f"{load.preemptions:,}", "")
+    table.add_row("preemptions", "not told" if load.preemptions is None else f"{load.preemptions:,}", "")
     return table
 
 

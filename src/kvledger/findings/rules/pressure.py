@@ -32,7 +32,8 @@ class PoolFullAndPreempting(Rule):
     """The pool is full, and running requests lose their memory and are computed again.
 
     What it measures:
-        Preemptions: one for every ten finished requests or more. Under vLLM V1 a preempted request loses all of its
+        Preemptions: one for every ten finished requests or more; of a running server any, where a sample saw every
+        block held. Under vLLM V1 a preempted request loses all of its
         blocks and starts again from its first token.
 
     Why it costs:
@@ -86,9 +87,10 @@ class PoolFullAndPreempting(Rule):
         """Look at the preemptions of a window."""
         traffic, peak, shape = case.summary.traffic, case.summary.peak, case.shape
         count, finished = traffic.preemptions, traffic.finished
-        if not count or count < _OFTEN_RATIO * (finished or 0) or peak is None or peak.balance is None:
+        if not count or peak is None or peak.balance is None or shape is None or not peak.running:
             return
-        if shape is None or not peak.running:
+        is_full = peak.balance.held >= shape.usable_tokens
+        if count < _OFTEN_RATIO * (finished or 0) and not is_full:
             return
         mean = peak.balance.held / peak.running
         lost = amount(
@@ -127,16 +129,16 @@ class PoolFullAndPreempting(Rule):
     def in_log(self, case: LogCase) -> Iterator[Finding]:
         """Look at the preemptions that periodic lines count."""
         load, tokens = case.check.load, case.pool_tokens
-        if load is None or tokens is None or not load.running or load.preemptions < load.running:
+        if load is None or tokens is None or not load.running or (load.preemptions or 0) < load.running:
             return
         mean = load.held_ratio[1] * tokens / load.running
         yield self.tell(
             case.subject,
-            f"{counted(load.preemptions, 'preemption')} in {counted(load.lines, 'line')}, with {load.running:,} "
+            f"{counted(load.preemptions or 0, 'preemption')} in {counted(load.lines, 'line')}, with {load.running:,} "
             f"requests running at {share(load.held_ratio[1])} of the pool: at about {mean:,.0f} tokens each, that many "
             "are computed again",
             amount(
-                case.amount_of(load.preemptions * mean),
+                case.amount_of((load.preemptions or 0) * mean),
                 formula="preemptions * mean tokens of a running request",
                 unit=case.unit,
                 accuracy=Accuracy.MODELLED,

@@ -113,7 +113,7 @@ class LoadFillsMemory(Rule):
         load, tokens, startup = case.check.load, case.pool_tokens, case.startup
         if load is None or tokens is None or not load.running or load.held_ratio[0] < _HELD_RATIO:
             return
-        if load.preemptions >= load.running or load.verdict.diagnosis is not Diagnosis.FULL or is_stalled(case):
+        if (load.preemptions or 0) >= load.running or load.verdict.diagnosis is not Diagnosis.FULL or is_stalled(case):
             return
         held = load.held_ratio[0] * tokens
         yield self.tell(
