@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import fields
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,30 +29,42 @@ Sums = NDArray[np.float64]
 
 def ratios_of(sums: Sums, size: PoolSize) -> dict[Account, float]:
     """Return the share of each account over one stretch; zeros when it has no time."""
-    seconds = float(sums[at.A_SECONDS])
-    if seconds <= 0:
-        return dict.fromkeys(Account, 0.0)
-    capacity = size.capacity_bytes * seconds
-    used = sums[at.A_USED] * size.token_bytes
-    kept = sums[at.A_KEPT] * size.token_bytes
-    held = sums[at.A_HELD] / size.unit_tokens * size.unit_bytes
-    external = sums[at.A_EXTERNAL] / size.unit_tokens * size.unit_bytes
+    return dict(zip(Account, _shares(sums[np.newaxis], size)[0].tolist()))
+
+
+def _shares(rows: Sums, size: PoolSize) -> NDArray[np.float64]:
+    """Return the share of each account over each of several stretches, in the order of `Account`."""
+    capacity = size.capacity_bytes * rows[:, at.A_SECONDS]
+    used = rows[:, at.A_USED] * size.token_bytes
+    kept = rows[:, at.A_KEPT] * size.token_bytes
+    cached = rows[:, at.A_CACHED] * size.token_bytes
+    held = rows[:, at.A_HELD] / size.unit_tokens * size.unit_bytes
+    external = rows[:, at.A_EXTERNAL] / size.unit_tokens * size.unit_bytes
     parts = {
         Account.USED: used,
-        Account.CACHED: sums[at.A_CACHED] * size.token_bytes,
+        Account.CACHED: cached,
         Account.RESERVED: kept - used,
         Account.INTERNAL: held - kept,
         Account.EXTERNAL: external,
-        Account.FREE: capacity - held - external - sums[at.A_CACHED] * size.token_bytes,
+        Account.FREE: capacity - held - external - cached,
     }
-    return {account: _clean(parts.get(account, 0.0) / capacity) for account in Account}
+    shares = np.zeros((len(rows), len(Account)))
+    timed = capacity > 0
+    for column, account in enumerate(Account):
+        if account in parts:
+            np.divide(parts[account], capacity, out=shares[:, column], where=timed)
+    return _clean(shares)
 
 
-def _clean(ratio: float) -> float:
+def _clean(shares: NDArray[np.float64]) -> NDArray[np.float64]:
     """Take away what rounding of sums leaves around zero; a share that is really negative is a fault."""
-    if ratio < -1e-9:
-        raise UnbalancedLedger(f"the books do not balance: an account holds {ratio:g} of the pool")
-    return float(ratio) if ratio >= 1e-12 else 0.0
+    if len(shares) and float(shares.min()) < -1e-9:
+        raise UnbalancedLedger(f"the books do not balance: an account holds {shares.min():g} of the pool")
+    return np.where(shares >= 1e-12, shares, 0.0)
+
+
+def _clean_one(share: float) -> float:
+    return float(_clean(np.array([share]))[0])
 
 
 def never_used_ratio(sums: Sums, size: PoolSize) -> float:
@@ -78,9 +91,9 @@ def paper_view(ratio: dict[Account, float], never_used: float) -> PaperView:
     cached = ratio[Account.CACHED]
     return PaperView(
         token_states=used,
-        reservation=_clean(reservation),
+        reservation=_clean_one(reservation),
         internal_fragmentation=never_used,
-        external_and_others=_clean(1.0 - used - reservation - never_used - cached) if any(ratio.values()) else 0.0,
+        external_and_others=_clean_one(1.0 - used - reservation - never_used - cached) if any(ratio.values()) else 0.0,
         kept_for_reuse=cached,
     )
 
@@ -131,26 +144,34 @@ def _exact_latency(seconds: NDArray[np.float64]) -> Latency:
 
 def timeline_of(state: at.State, size: PoolSize) -> list[TimelinePoint]:
     """Return the filled buckets of the timeline."""
-    capacity_tokens = size.capacity_bytes / size.token_bytes
-    capacity_slots = size.units * size.unit_tokens
-    filled = state.log.timeline[state.log.timeline[:, at.B_STEPS] > 0]
-    return [
-        TimelinePoint(
-            start_seconds=float(row[at.B_START] - state.core.floats[at.F_FIRST_ARRIVAL]),
-            seconds=float(row[at.A_SECONDS]),
-            steps=int(row[at.B_STEPS]),
-            ratio=ratios_of(row, size),
-            running=float(row[at.A_RUNNING] / row[at.A_SECONDS]) if row[at.A_SECONDS] else 0.0,
-            waiting=float(row[at.A_WAITING] / row[at.A_SECONDS]) if row[at.A_SECONDS] else 0.0,
-            peak_used_ratio=float(row[at.B_PEAK_USED] / capacity_tokens),
-            peak_held_ratio=float(row[at.B_PEAK_HELD] / size.unit_tokens / size.units),
-            peak_external_ratio=float(row[at.B_PEAK_EXTERNAL] / capacity_slots),
-            peak_running=int(row[at.B_PEAK_RUNNING]),
-            peak_waiting=int(row[at.B_PEAK_WAITING]),
-            preemptions=int(row[at.B_PREEMPTIONS]),
-        )
-        for row in filled
-    ]
+    rows = state.log.timeline[state.log.timeline[:, at.B_STEPS] > 0]
+    seconds = rows[:, at.A_SECONDS]
+
+    def per_second(what: int) -> list[float]:
+        means: list[float] = np.divide(rows[:, what], seconds, out=np.zeros(len(rows)), where=seconds > 0).tolist()
+        return means
+
+    def counts(what: int) -> list[int]:
+        whole: list[int] = rows[:, what].astype(np.int64).tolist()
+        return whole
+
+    columns = zip(
+        (rows[:, at.B_START] - state.core.floats[at.F_FIRST_ARRIVAL]).tolist(),
+        seconds.tolist(),
+        counts(at.B_STEPS),
+        _shares(rows, size).tolist(),
+        per_second(at.A_RUNNING),
+        per_second(at.A_WAITING),
+        (rows[:, at.B_PEAK_USED] / (size.capacity_bytes / size.token_bytes)).tolist(),
+        (rows[:, at.B_PEAK_HELD] / size.unit_tokens / size.units).tolist(),
+        (rows[:, at.B_PEAK_EXTERNAL] / (size.units * size.unit_tokens)).tolist(),
+        counts(at.B_PEAK_RUNNING),
+        counts(at.B_PEAK_WAITING),
+        counts(at.B_PREEMPTIONS),
+    )
+    names = [one.name for one in fields(TimelinePoint)]
+    accounts = list(Account)
+    return [TimelinePoint(**dict(zip(names, (*row[:3], dict(zip(accounts, row[3])), *row[4:])))) for row in columns]
 
 
 def series_of(state: at.State, size: PoolSize) -> SeriesRows:
