@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvledger.engines.facts import Engine, EngineSnapshot, PoolReading
-from kvledger.engines.quantity import exact
+from kvledger.engines.quantity import Quantity, exact
 from kvledger.engines.sglang.metrics import read_metrics as read_sglang
 from kvledger.engines.tgi.metrics import read_metrics as read_tgi
-from kvledger.ledger import Account
+from kvledger.ledger import Account, Accuracy
 from kvledger.measure.snapshots import Hints, draw_pool, draw_snapshots
 
 
@@ -94,12 +94,36 @@ def test_tgi_does_not_tell_what_of_a_reservation_is_there():
     assert any("reserved at admission" in part.cause for part in found.unattributed)
 
 
-def test_bytes_are_used_when_the_pool_tells_them():
-    pool = PoolReading(capacity=exact(100), used=exact(40), cached=exact(0), free=exact(60), size_bytes=exact(100_050))
-    found = only(EngineSnapshot(engine=Engine.SGLANG, pools=(pool,), running=exact(0), waiting=exact(0))).sheet
-    assert found.unit == "bytes"
-    assert found.ledger.capacity == 100_050
-    assert found.ledger.free == 60_000
+def sized(size, *, page=16, more=()):
+    pool = PoolReading(
+        capacity=exact(1600), used=exact(640), cached=exact(0), free=exact(960), size_bytes=size,
+        block_tokens=None if page is None else exact(page),
+    )  # fmt: skip
+    return draw_snapshots(
+        [EngineSnapshot(engine=Engine.SGLANG, pools=(pool, *more), running=exact(0), waiting=exact(0))]
+    )[0].sheet
+
+
+def test_bytes_are_used_when_the_pool_tells_them_and_page_0_is_not_usable():
+    sheet = sized(exact(1616 * 1000))
+    assert (sheet.unit, sheet.ledger.capacity) == ("bytes", 1616 * 1000)
+    assert sheet.ledger.free == 960 * 1000
+    assert (16_000, "page 0: padding writes there, it holds no token of a request") in [
+        (row.amount, row.cause) for row in sheet.unattributed
+    ]
+    assert sheet.figure("held").accuracy is Accuracy.DERIVED
+
+
+@pytest.mark.parametrize("page", [16, None])
+def test_a_rounded_size_is_a_rounded_price(page):
+    size = Quantity(value=1616 * 1000, low=1616 * 998, high=1616 * 1002)
+    sheet = sized(size, page=page)
+    assert sheet.ledger.free == 960 * (1000 if page else 1009)
+    assert sheet.figure("held").accuracy is Accuracy.MODELLED
+
+
+def test_the_size_of_two_pools_together_prices_neither():
+    assert sized(exact(1616 * 1000), more=(PoolReading(name="swa"),)).unit == "tokens"
 
 
 @given(

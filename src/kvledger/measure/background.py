@@ -101,13 +101,21 @@ class Background:
     def _complete_size(self, pool: PoolReading, hints: Hints) -> Hints:
         told = self._told(pool.name)
         exported = pool.capacity is not None and pool.capacity.is_exact
-        if told is None or exported:
+        if exported:
             return hints
+        if told is None or (told.blocks is None and told.tokens is None):
+            return replace(hints, capacity=self._count_log_cells(told))
         if told.blocks is not None and told.block_tokens is not None and told.blocks.is_exact:
             return replace(hints, capacity=int(told.blocks.value * told.block_tokens.value))
         if told.tokens is not None and told.tokens.is_exact:
             return replace(hints, capacity=int(told.tokens.value))
         return hints
+
+    def _count_log_cells(self, told: PoolFacts | None) -> int | None:
+        """Return the cells that llama.cpp logs: of the pool, else those of its context."""
+        if told is not None and told.cells is not None and told.cells.is_exact:
+            return int(told.cells.value) * (1 if told.streams is None else int(told.streams.value))
+        return self._option("n_ctx")
 
     def _told(self, name: str) -> PoolFacts | None:
         """Return what the start-up log says of a pool, from the rank that has least."""

@@ -30,6 +30,7 @@ class CellPrice:
 
     cell_bytes: int
     rest_bytes: int = 0
+    rest_cause: str = "remainder of the memory: less than one slot"
     source: str
     accuracy: Accuracy = Accuracy.DERIVED
 
@@ -48,6 +49,8 @@ class Parts:
     cached: Span
     internal: Span | None = None
     """None: what is left of ``held``."""
+    free: Span | None = None
+    """None: what is left of the capacity."""
     lost: tuple[tuple[int, str], ...] = ()
     """Slots that nobody can use, each with the reason: they are ``unattributed``."""
     shared: Span = field(default_factory=lambda: Span(0, 0))
@@ -80,7 +83,8 @@ def draw_parts(parts: Parts, price: CellPrice | None, *, unit: str = "tokens") -
     internal = (held - stored - reserved).clip(0, held.high) if parts.internal is None else parts.internal
     internal_low = max(internal.low, held.low - stored.high - reserved.high, 0)
     reserved_low = min(reserved.low, max(0, held.low - stored.low - internal_low))
-    free_low = max(0, parts.capacity.low - lost - held.high - cached.high)
+    rest_low = max(0, parts.capacity.low - lost - held.high - cached.high)
+    free_low = rest_low if parts.free is None else parts.free.low
     open_held = held.high - stored.low - internal_low - reserved_low
     open_rest = capacity - lost - held.high - cached_low - free_low
     doubtful = min(parts.capacity.width, open_rest)
@@ -89,7 +93,7 @@ def draw_parts(parts: Parts, price: CellPrice | None, *, unit: str = "tokens") -
         (open_held * cost, parts.why_stored or "held, and not told apart"),
         (doubtful * cost, parts.why_capacity),
         ((open_rest - doubtful) * cost, parts.why_cached or "free or kept, and not told apart"),
-        (rest, "remainder of the memory: less than one slot"),
+        (rest, price.rest_cause if price is not None else ""),
     ]
     ledger = Ledger(
         capacity=capacity * cost + rest,
@@ -107,7 +111,7 @@ def draw_parts(parts: Parts, price: CellPrice | None, *, unit: str = "tokens") -
         "reserved": Span(reserved_low, reserved.high),
         "internal": Span(internal_low, max(internal_low, internal.high)),
         "cached": Span(cached_low, cached.high),
-        "free": Span(free_low, max(free_low, capacity - lost - held.low - cached.low)),
+        "free": parts.free or Span(free_low, max(free_low, capacity - lost - held.low - cached.low)),
         **({} if parts.capacity.is_exact else {"capacity": parts.capacity}),
         **({} if parts.shared == Span(0, 0) else {"shared_saving": parts.shared}),
         **({} if not parts.stale else {"stale": Span.exact(parts.stale)}),

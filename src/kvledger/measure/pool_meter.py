@@ -195,13 +195,14 @@ def _as_it_is(snapshot: EngineSnapshot, pool: PoolReading, hints: Hints) -> Hint
 
 def _draw(moment: PoolMoment, pool: PoolReading, hints: Hints) -> PoolMoment:
     found = draw_pool(moment.snapshot, pool, hints)
-    has_slots = bool(moment.snapshot.slots)
+    slots = len(moment.snapshot.slots)
+    layout = Layout.STRIPS if slots == 1 else hints.cells.layout
     return replace(
         moment,
         sheet=found.sheet,
         problem=found.problem,
         cells=hints.cells,
-        layout=hints.cells.layout if has_slots else None,
+        layout=layout if slots else None,
         price_source="" if hints.price is None else hints.price.source,
     )
 

@@ -14,7 +14,7 @@ __all__ = ["judge_pool", "leave_between"]
 _RESERVED_RATIO = 0.9
 _LIMITS = {
     Engine.SGLANG: "look at --max-running-requests, --schedule-conservativeness and --chunked-prefill-size",
-    Engine.LLAMACPP: "every slot works: more slots (-np) let more requests run",
+    Engine.LLAMACPP: "where every slot works, more slots (-np) let more requests run",
     Engine.TGI: "look at --max-concurrent-requests, --max-batch-prefill-tokens and --waiting-served-ratio",
     Engine.TENSORRT_LLM: "look at max_batch_size and max_num_tokens; GUARANTEED_NO_EVICT also waits for what running "
     "requests may still need",
@@ -26,6 +26,7 @@ _RESERVES = {
     Engine.TGI: "requests reserve max_new_tokens at admission: let clients ask for less, or cap it with "
     "--max-total-tokens",
 }
+_ONE_SLOT = "the one slot owns the whole context: several that share it (-np N --kv-unified) run several requests"
 _THRASHING = {
     Engine.SGLANG: "let fewer requests run (--max-running-requests), or raise --schedule-conservativeness",
     Engine.TENSORRT_LLM: "let fewer requests run (max_batch_size), or use GUARANTEED_NO_EVICT",
@@ -43,7 +44,8 @@ def judge_pool(signs: Signs, last: PoolMoment, *, generated_ratio: float | None 
         return _tell_window(signs, last.cells.window_tokens)
     reserves = engine is Engine.TGI or (engine is Engine.LLAMACPP and last.layout is Layout.STRIPS)
     if reserves and found.diagnosis in (Diagnosis.FULL, Diagnosis.BETWEEN):
-        return _judge_reservation(found, signs, engine, generated_ratio)
+        advice = _ONE_SLOT if len(last.snapshot.slots) == 1 else _RESERVES[engine]
+        return _judge_reservation(found, signs, advice, generated_ratio)
     match found.diagnosis:
         case Diagnosis.OTHER_LIMIT:
             return _advise(found, _LIMITS.get(engine))
@@ -73,7 +75,7 @@ def leave_between(shared: Verdict, strips: Verdict) -> Verdict:
     )
 
 
-def _judge_reservation(found: Verdict, signs: Signs, engine: Engine, generated_ratio: float | None) -> Verdict:
+def _judge_reservation(found: Verdict, signs: Signs, advice: str, generated_ratio: float | None) -> Verdict:
     """Tell a pool that is full of tokens from one that is full of promises."""
     if signs.peak_held_ratio < _RESERVED_RATIO:
         return found
@@ -87,14 +89,14 @@ def _judge_reservation(found: Verdict, signs: Signs, engine: Engine, generated_r
         return Verdict(
             diagnosis=Diagnosis.UNKNOWN,
             sentence=f"{held} {low} to {high} holds tokens: whether it is full or only reserved is not told",
-            advice=f"if it is only reserved: {_RESERVES[engine]}",
+            advice=f"if it is only reserved: {advice}",
         )
     else:
         return found
     return Verdict(
         diagnosis=Diagnosis.RESERVED,
         sentence=f"reserved, not used: {held} {told}",
-        advice=_RESERVES[engine],
+        advice=advice,
     )
 
 

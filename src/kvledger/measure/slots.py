@@ -17,12 +17,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from kvledger.engines.facts import EngineSnapshot, SlotReading
+from kvledger.engines.facts import EngineSnapshot, PoolReading, SlotReading
 from kvledger.ledger import Accuracy
 from kvledger.measure.figure import Span
 from kvledger.measure.parts import Known, Parts
 
-__all__ = ["Cells", "Layout", "LayoutProof", "count_cells", "explain_layout", "split_slots"]
+__all__ = ["Cells", "Layout", "LayoutProof", "count_cells", "explain_layout", "split_gauge", "split_slots"]
 
 
 _PRINTED = 1e-6
@@ -138,6 +138,34 @@ def split_slots(snapshot: EngineSnapshot, cells: Cells, layout: Layout) -> Parts
     )
 
 
+def split_gauge(snapshot: EngineSnapshot, pool: PoolReading, capacity: int) -> Parts | str:
+    """Split the pool by the gauge of builds before May 2025, without ``/slots``: it counts kept cells too."""
+    found = _count_occupied(pool, capacity)
+    if found is None:
+        return "what running requests hold is not told: `/slots` tells it"
+    occupied = found.clip(0, capacity)
+    running = None if snapshot.running is None else int(snapshot.running.value)
+    held = Span(0, 0) if running == 0 else Span(min(running or 0, occupied.high), occupied.high)
+    return Parts(
+        capacity=Span.exact(capacity),
+        held=held,
+        stored=held,
+        reserved=Span(0, 0),
+        internal=Span(0, 0),
+        cached=occupied if running == 0 else Span(0, occupied.high - held.low),
+        free=Span(capacity - occupied.high, capacity - occupied.low),
+        why_stored="of requests that run, or kept by idle slots: the gauge counts both, and `/slots` does not answer",
+        why_cached="the gauge is rounded",
+        known={
+            "held": Known(Accuracy.DERIVED, "at most the cells that the gauge counts"),
+            "used": Known(Accuracy.DERIVED, "at most the cells that the gauge counts"),
+            "reserved": Known(Accuracy.DERIVED, "0: cells are taken as tokens come"),
+            "internal": Known(Accuracy.DERIVED, "0: a cell is one token"),
+            "free": Known(Accuracy.DERIVED, "capacity - cells that the gauge counts"),
+        },
+    )
+
+
 def _own_strips(snapshot: EngineSnapshot, cells: Cells, capacity: int, stored: Span, cached: Span) -> Parts:
     """Split a pool of which each slot owns a strip; a strip for a window is longer than the window."""
     slots, window = snapshot.slots, cells.window_tokens
@@ -214,6 +242,10 @@ def _occupied(snapshot: EngineSnapshot, capacity: int) -> Span | None:
     pool = snapshot.pools[0] if snapshot.pools else None
     if pool is None or any(slot.tokens is not None for slot in snapshot.slots):
         return None
+    return _count_occupied(pool, capacity)
+
+
+def _count_occupied(pool: PoolReading, capacity: int) -> Span | None:
     if pool.occupied is not None:
         return Span(int(pool.occupied.low), int(pool.occupied.high))
     if pool.usage_ratio is None:

@@ -21,7 +21,7 @@ from kvledger.ledger import Accuracy
 from kvledger.measure.figure import Span
 from kvledger.measure.parts import CellPrice, Known, Parts, draw_either, draw_parts
 from kvledger.measure.sheet import Sheet
-from kvledger.measure.slots import Cells, Layout, explain_layout, split_slots
+from kvledger.measure.slots import Cells, Layout, explain_layout, split_gauge, split_slots
 
 __all__ = ["Hints", "SnapshotSheet", "draw_pool", "draw_snapshots"]
 
@@ -63,7 +63,7 @@ def draw_pool(snapshot: EngineSnapshot, pool: PoolReading, hints: Hints) -> Snap
     found = _find_parts(snapshot, pool, hints)
     if isinstance(found, str):
         return SnapshotSheet(pool=pool.name, problem=found)
-    price = hints.price or _own_price(pool, found)
+    price = hints.price or (_own_price(pool, found) if len(snapshot.pools) == 1 else None)
     if pool.unit == "bytes":
         price = CellPrice(cell_bytes=1, source="counted by the engine in bytes", accuracy=Accuracy.MEASURED)
     unit = "slots" if pool.unit == "slots" else "tokens"
@@ -85,12 +85,24 @@ def _draw_slots(snapshot: EngineSnapshot, pool: PoolReading, hints: Hints) -> Sn
 
 
 def _own_price(pool: PoolReading, parts: Parts) -> CellPrice | None:
-    """Return the price that follows from the pool's own bytes."""
-    size, slots = pool.size_bytes, parts.capacity
-    if size is None or not size.is_exact or not slots.is_exact or int(size.value) < slots.high or slots.high <= 0:
+    """Return the price that follows from the bytes of SGLang's pool, which has one page more than it says."""
+    size, page = pool.size_bytes, 1 if pool.block_tokens is None else int(pool.block_tokens.value)
+    if size is None or not parts.capacity.is_exact or parts.capacity.high < 1 or page < 1:
         return None
-    cell, rest = divmod(int(size.value), slots.high)
-    return CellPrice(cell_bytes=cell, rest_bytes=rest, source=size.source or "the pool's own bytes")
+    rows = parts.capacity.high + page
+    low, high = -(-int(size.low) // rows), int(size.high) // rows
+    is_sure = low == high and pool.block_tokens is not None
+    cell = low if is_sure else round(size.value / rows)
+    if cell < 1:
+        return None
+    rounded = "" if is_sure else ", rounded as it is told"
+    return CellPrice(
+        cell_bytes=cell,
+        rest_bytes=page * cell,
+        rest_cause="page 0: padding writes there, it holds no token of a request",
+        source=f"{size.source}: {cell:,} bytes a slot{rounded}",
+        accuracy=Accuracy.DERIVED if is_sure else Accuracy.MODELLED,
+    )
 
 
 def _find_parts(snapshot: EngineSnapshot, pool: PoolReading, hints: Hints) -> Parts | str:
@@ -101,6 +113,8 @@ def _find_parts(snapshot: EngineSnapshot, pool: PoolReading, hints: Hints) -> Pa
     capacity = _capacity(pool, factor, hints)
     if capacity is None:
         return "the size of the pool is not told: give the start-up log with `--log`"
+    if pool.unit == "cells":
+        return split_gauge(snapshot, pool, capacity.high)
     held = _held(pool, capacity, factor)
     if held is None:
         return "what running requests hold is not told"

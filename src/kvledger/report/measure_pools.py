@@ -57,7 +57,9 @@ def pool_text(source: str, summary: PoolSummary, *, several: bool) -> list[Rende
     if shown.sheet.unattributed:
         parts += [heading("unattributed"), unattributed_table(shown.sheet)]
     if shown.snapshot.slots and summary.key.pool in _FIRST:
-        parts += [heading("slots", _LAYOUTS[shown.layout or Layout.UNKNOWN]), _slots(shown)]
+        alone = len(shown.snapshot.slots) == 1
+        layout = "the one slot owns all cells" if alone else _LAYOUTS[shown.layout or Layout.UNKNOWN]
+        parts += [heading("slots", layout), _slots(shown)]
     if summary.samples > 1 and summary.key.pool in _FIRST:
         parts += [heading("traffic in the window"), _traffic(summary.traffic)]
     parts += [heading("how it is known"), _known(shown, shown.sheet)]

@@ -127,15 +127,14 @@ class Endpoint:
         from kvledger.engines.llamacpp.metrics import read_metrics
         from kvledger.engines.llamacpp.slots import is_router, is_sleeping, join_answers, read_props, read_slots
 
-        body = fetch(self._at("/props"), self.access)
-        text = decode_text(body.content, body.content_type)
-        if is_router(text):
+        text = self._ask("/props")
+        if text is not None and is_router(text):
             raise SourceError(
                 "this is llama.cpp's router: it serves several models and has no slots of its own",
                 hint="name one of its models that is loaded: `http://host:8080/?model=NAME&autoload=0`",
             )
-        props, slots, metrics = read_props(text), None, None
-        if is_sleeping(text):
+        props, slots, metrics = None if text is None else read_props(text), None, None
+        if props is not None and text is not None and is_sleeping(text):
             sleeping = replace(props, problem="the server sleeps: its model and its cache are not in memory")
             return Answer(snapshots=(sleeping,))
         found = self._ask("/metrics") if self._has_metrics else None

@@ -11,7 +11,7 @@ import math
 
 from kvledger.engines.exposition import Series, SeriesTable, expand_names, read_exposition
 from kvledger.engines.facts import Engine, EngineSnapshot, PoolReading
-from kvledger.engines.quantity import Quantity, exact
+from kvledger.engines.quantity import Quantity, exact, printed_bytes
 from kvledger.ledger import Accuracy
 from kvledger.units import GIB
 
@@ -189,8 +189,12 @@ def _capacity(used: Quantity | None, usage: Quantity | None) -> Quantity | None:
 
 
 def _gigabytes(size: Quantity | None) -> Quantity | None:
-    """Return bytes of what SGLang calls GB (2**30)."""
-    return None if size is None or size.value < 0 else exact(round(size.value * GIB), source=size.source)
+    """Return bytes of what SGLang calls GB (2**30), which it rounds to three decimals."""
+    if size is None or not 0 <= size.value < 1e6:
+        return None
+    if abs(size.value - round(size.value, 3)) > 1e-9:
+        return exact(round(size.value * GIB), source=size.source)
+    return printed_bytes(f"{size.value:.3f}", GIB, decimals=3, source=size.source)
 
 
 def _label(table: SeriesTable, name: str) -> Quantity | None:

@@ -108,6 +108,8 @@ class ContextSplit(Rule):
         if case.snapshot.engine is not Engine.LLAMACPP or sheet is None or not sheet.ledger.reserved:
             return
         reserved, slots = sheet.ledger.reserved, len(case.snapshot.slots)
+        if slots < 2:
+            return
         figure = amount(reserved, formula="strips of busy slots, minus their tokens", unit=sheet.unit)
         yield self.tell(
             case.subject,
