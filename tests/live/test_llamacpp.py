@@ -69,7 +69,7 @@ def endpoint(port):
     return Endpoint(address=parse_address(f"http://127.0.0.1:{port}", default_path="/metrics"), access=Access())
 
 
-def load(port, work, *, samples=100):
+def load(port, work, *, samples=3000):
     client = Client(port, [Slot() for _ in range(SLOTS)])
     return asyncio.run(drive(client, endpoint(port), work, samples=samples))
 
@@ -140,8 +140,10 @@ def test_strips_of_a_live_server_are_what_the_client_counted(tmp_path):
         assert ledger.unattributed == 0
     recorded = write([RecordedSample(seconds=r["seconds"], source=0, snapshots=r["snapshots"]) for r in rows])
     workload = read_trace(io.BytesIO(recorded), name="`r.kvr`", options=ReadOptions()).workload
-    lengths = zip(workload.prompt_tokens.tolist(), workload.output_tokens.tolist(), strict=True)
-    assert sorted(lengths) == [(40, 60), (300, 150), (700, 100)]
+    lengths = sorted(zip(workload.prompt_tokens.tolist(), workload.output_tokens.tolist(), strict=True))
+    assert [prompt for prompt, _ in lengths] == [40, 300, 700]
+    assert (lengths[0][1], lengths[2][1]) == (60, 100)
+    assert 1 <= lengths[1][1] <= 150  # its slot is given away at once: what was seen last
     last = json.loads(found.stdout)["sources"][0]["pools"][0]["last"]
     assert [slot["tokens"] for slot in last["slots"]] == [99, 799]
     assert last["ledger"]["accounts_bytes"]["cached"] == 898 * 23_040
