@@ -232,3 +232,11 @@ def test_limits_are_compared_with_intervals():
     assert (held.low, held.high, held.outcome) == (0.025, 1.0, Outcome.OPEN)
     assert internal.outcome is Outcome.KEPT
     assert (preemptions.outcome, preemptions.reason) == (Outcome.UNKNOWN, "this engine does not count preemptions")
+
+
+def test_what_is_free_or_cached_is_not_unexplained():
+    """SGLang before 0.5.13 tells what is held, and not which of the rest is kept."""
+    old = {"max_total_num_tokens": 1000, "page_size": 1, "num_used_tokens": 400, "num_running_reqs": 2}
+    found = only([read_sglang(sglang(**old))])
+    assert found.last.sheet.ledger.unattributed == 600
+    assert found.shares.unattributed_of_pool == 0

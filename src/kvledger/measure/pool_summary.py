@@ -161,9 +161,16 @@ def _find_shares(moments: Sequence[PoolMoment]) -> PoolShares | None:
         reserved_of_held=of_held("reserved"),
         used_of_pool=of_pool("used"),
         held_of_pool=of_pool("held"),
-        unattributed_of_pool=sum(sheet.ledger.unattributed for sheet in sheets) / pool,
+        unattributed_of_pool=sum(map(_count_unexplained, sheets)) / pool,
         peak_held_of_pool=(max(low for low, _ in peaks), max(high for _, high in peaks)),
     )
+
+
+def _count_unexplained(sheet: Sheet) -> int:
+    """Return what is unattributed, without what is known to be free or cached."""
+    sizes = sum(figure.span.width for figure in sheet.figures if figure.name == "capacity")
+    either = min(sheet.figure("cached").span.width, sheet.figure("free").span.width) - sizes
+    return max(0, sheet.ledger.unattributed - max(0, either))
 
 
 def _signs(moments: Sequence[PoolMoment], whole: Sequence[PoolMoment], traffic: PoolTraffic) -> Signs:
