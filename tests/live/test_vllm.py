@@ -209,3 +209,32 @@ def test_the_servers_own_metrics_hold_the_ledger_of_its_scheduler(tmp_path):
         found += 1
     assert found >= 5
     assert "kvledger engine 0: used" in server.log.read_text("utf-8", errors="replace")
+
+
+def test_layers_in_groups_are_told_apart_by_the_scheduler(tmp_path, shared):
+    """Six layers shaped like Gemma 3, four with a window: used is what each group needs of each request."""
+    import json
+
+    model = shared / "tools/models/six-layer-gemma3"
+    config = json.loads((model / "config.json").read_text("utf-8"))
+    window, types = config["sliding_window"], config["layer_types"]
+    token_bytes = 2 * config["num_key_value_heads"] * config["head_dim"] * 4
+    generator = random.Random(5)
+    requests = [Request(prompt_of(generator, generator.randrange(5, 900)), 60) for _ in range(12)]
+    flags = ("--load-format", "dummy", "--skip-tokenizer-init", "--dtype", "float32", "--no-enable-prefix-caching")
+    with vllm(tmp_path / "server", *flags, model=model, blocks=400) as server:
+        rows = asyncio.run(load(server.port, {"plain": requests}))
+    assert any(engine_of(row).running for row in rows)
+    busy = [line for line in written(server.ledgers) if line["running"]]
+    assert len(busy) >= 50
+    assert max(request["stored_tokens"] for line in busy for request in line["requests"]) > window
+    for line in busy:
+        stored = [request["stored_tokens"] for request in line["requests"]]
+        full, reach = sum(stored), sum(min(tokens, window - 1) for tokens in stored)
+        assert line["accounts"]["used_bytes"] == token_bytes * (
+            full * types.count("full_attention") + reach * types.count("sliding_attention")
+        )
+        assert line["used_tokens"] is None
+        assert sum(line["accounts"].values()) == line["capacity_bytes"]
+        assert sum(request["needed_bytes"] for request in line["requests"]) == line["accounts"]["used_bytes"]
+    assert any(line["stale_bytes"] for line in busy)

@@ -43,6 +43,8 @@ class Server:
     max_running: int = 12
     is_asynchronous: bool = False
     prefix_blocks: int = 3
+    longest_blocks: int = 32
+    """Blocks of the longest request the server takes."""
     caching: bool = True
     seed: int = 0
     running: list = field(default_factory=list)
@@ -203,7 +205,7 @@ class Server:
                         "num_gpu_blocks": str(self.blocks),
                         "enable_prefix_caching": str(self.caching),
                         "kv_cache_size_tokens": str(self.blocks * self.block),
-                        "kv_cache_max_concurrency": str(self.blocks / 32),
+                        "kv_cache_max_concurrency": str(self.blocks / self.longest_blocks),
                     },
                 ),
             ),

@@ -9,6 +9,7 @@ prefix, long prompts in many chunks, clients that disconnect, and more load than
 import pytest
 
 from kvledger.measure.balance import Scheduling, Unsure
+from kvledger.measure.meter import Meter
 from tests.measure.recorded import client_tokens, is_busy, measure, rows, scrapes
 
 RECORDINGS = ["async", "sync"]
@@ -86,8 +87,11 @@ def test_a_server_that_is_never_idle_is_known_within_one_block_a_running_request
 
 def test_lost_clients_are_pinned_down_without_an_idle_moment():
     """59 clients left; never idle, the offset they left is known within one block a running request."""
-    checked = 0
-    for _, reading in measure("async", phases={"aborted"}, only_busy=True, settled=False):
+    checked, meter = 0, Meter()
+    for row, scrape in zip(rows("async"), scrapes("async"), strict=True):
+        if row["phase"] != "aborted" or not is_busy(scrape):
+            continue
+        (reading,) = meter.take(scrape, seconds=row["seconds"])
         balance = reading.balance
         if balance.prefilling.high == 0 and Unsure.PREEMPTED not in balance.causes:
             assert balance.live.width <= reading.running * BLOCK

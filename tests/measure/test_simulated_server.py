@@ -1,5 +1,7 @@
 """The laws against a simulated server whose truth is known at every sample, over random loads."""
 
+import random
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -92,3 +94,28 @@ def test_scheduling_is_never_mistaken(seed, is_asynchronous, caching):
     readings = check(server, seed=seed, steps=150, aborts=0.05, sharing=0.2, pressure=0.1)
     wrong = Scheduling.IN_STEP if is_asynchronous else Scheduling.AHEAD
     assert all(reading.scheduling is not wrong for reading in readings)
+
+
+def bursts(server, *, seed):
+    """Yield (scrape, stored tokens, live tokens) at every step of bursts that do not fit, and after them."""
+    generator = random.Random(seed)
+    for step in range(450):
+        if step % 150 < 40 and generator.random() < 0.35:
+            server.submit(generator.randrange(1, 150), generator.randrange(20, 60))
+        server.step()
+        yield server.scrape(), server.stored_tokens(), server.live_tokens()
+
+
+@settings(max_examples=15, deadline=None)
+@given(seed=SEEDS, is_asynchronous=st.booleans(), budget=st.sampled_from([14, 18, 24]))
+def test_intervals_hold_the_truth_while_a_preempted_request_is_computed_again(seed, is_asynchronous, budget):
+    """Ten samples a second of a slow server: computing a request again takes longer than any number of samples."""
+    server = Server(blocks=65, budget=budget, is_asynchronous=is_asynchronous, longest_blocks=14)
+    meter, truths = Meter(), []
+    for number, (scrape, stored, live) in enumerate(bursts(server, seed=seed)):
+        reading = meter.take(scrape, seconds=number / 10)[0]
+        truths.append((stored, live))
+        assert reading.balance.used.low <= stored <= reading.balance.used.high
+    for (stored, live), reading in zip(truths, meter.settle()[0], strict=True):
+        assert reading.balance.used.low <= stored <= reading.balance.used.high
+        assert reading.balance.live.low <= live <= reading.balance.live.high

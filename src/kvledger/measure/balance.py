@@ -161,7 +161,9 @@ def infer_scheduling(shape: PoolShape, instant: Instant, balance: Balance) -> Sc
     A step ahead, held - live is 0 to running x (block - 1); in step, each running request holds one slot less.
     """
     plain = balance.live is not None and balance.live.is_exact and balance.shared_saving.high == 0
-    if not plain or balance.preempted.high or balance.prefilling.high or not instant.running or instant.is_skewed:
+    if not plain or balance.preempted.high or balance.prefilling.high or not instant.running:
+        return Scheduling.UNKNOWN
+    if instant.is_skewed or instant.may_recompute:
         return Scheduling.UNKNOWN
     assert balance.live is not None
     tail = balance.held - balance.live.low

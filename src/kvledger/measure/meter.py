@@ -17,6 +17,7 @@ from kvledger.measure.balance import Balance, Instant, Scheduling, balance_token
 from kvledger.measure.figure import Span
 from kvledger.measure.offsets import OffsetTracker, read_differences
 from kvledger.measure.pool import PoolShape, count_held_blocks, read_pool_shape
+from kvledger.measure.pressure import RECOMPUTED_SECONDS, PressureTracker
 from kvledger.measure.reuse import ReuseTracker
 from kvledger.measure.sheet import Sheet, draw_sheet
 from kvledger.measure.tear import TearDetector
@@ -27,12 +28,8 @@ WINDOW_SAMPLES = 10_000
 """Samples of each engine that are kept for the second pass."""
 _NO_LIMIT = 2**61
 _CLOCK_SLACK_SECONDS = 2.0
-_STICKY_SAMPLES = 5
 _MOST_EPOCHS = 500
 """Restarts of which the traffic is kept: a server may crash in a loop for a week."""
-_NEAR_FULL_SHARE = 4
-_RECOMPUTED_SECONDS = 60.0
-"""A request that runs again after a preemption has computed its tokens by then."""
 
 Completion = Callable[[PoolShape, VllmEngine], PoolShape]
 """Adds what the scrape does not say: the price of a block, the longest request, the structure."""
@@ -83,12 +80,12 @@ class _EngineMeter:
     shape: PoolShape | None = None
     spans: deque[tuple[VllmEngine, VllmEngine]] = field(default_factory=lambda: deque(maxlen=_MOST_EPOCHS))
     is_new_epoch: bool = False
-    quiet_samples: int = _STICKY_SAMPLES
-    """Samples since a preempted request was last possible."""
+    pressure: PressureTracker = field(default_factory=PressureTracker)
 
     def restart(self) -> None:
         self.epoch += 1
         self.tracker, self.reuse, self.tears = OffsetTracker(), ReuseTracker(), TearDetector()
+        self.pressure = PressureTracker()
         self.is_new_epoch = True
 
     def note(self, engine: VllmEngine) -> None:
@@ -179,17 +176,12 @@ class Meter:
             is_torn=is_torn,
             is_speculative=bool(engine.draft_tokens),
             is_skewed=scrape.is_multiprocess,
-            may_recompute=_is_near_full(shape, held) or meter.quiet_samples < _STICKY_SAMPLES,
+            may_recompute=meter.pressure.ask(shape, None if is_torn else engine, held_blocks=held, seconds=seconds),
         )
         balance = balance_tokens(shape, instant, meter.tracker, scheduling=meter.scheduling, seconds=seconds)
         if meter.scheduling is Scheduling.UNKNOWN:
             meter.scheduling = infer_scheduling(shape, instant, balance)
-        if balance.preempted.high or _is_near_full(shape, held):
-            meter.quiet_samples = 0
-        elif engine.running or engine.waiting:
-            meter.quiet_samples += 1
-        else:
-            meter.quiet_samples = _STICKY_SAMPLES
+        meter.pressure.note(balance, is_idle=not engine.running and not engine.waiting, seconds=seconds)
         meter.reuse.under_way = 1 if meter.scheduling is Scheduling.IN_STEP else 2
         cached = meter.reuse.bound_cached(shape, None if is_torn else engine, balance)
         step = _Step(seconds, meter.epoch, instant, shape, bare, cached)
@@ -230,9 +222,9 @@ def _clear_recomputing(steps: list[_Step], known: _Pass) -> list[_Step]:
         if clean is not None and steps[clean].epoch != step.epoch:
             clean = None
             later.clear()
-        while later and steps[later[0]].seconds - step.seconds > 2 * _RECOMPUTED_SECONDS and len(later) > 1:
+        while later and steps[later[0]].seconds - step.seconds > 2 * RECOMPUTED_SECONDS and len(later) > 1:
             later.popleft()
-        proofs = [n for n in (clean, _find_after(steps, later, step.seconds + _RECOMPUTED_SECONDS)) if n is not None]
+        proofs = [n for n in (clean, _find_after(steps, later, step.seconds + RECOMPUTED_SECONDS)) if n is not None]
         balance = known.balances[at]
         if step.instant.may_recompute and balance.preempted.high == 0:
             if any(_says_the_same(steps[n], step) and known.lost[n] == known.lost[at] for n in proofs):
@@ -256,12 +248,6 @@ def _find_after(steps: list[_Step], later: deque[int], seconds: float) -> int | 
 def _says_the_same(later: _Step, step: _Step) -> bool:
     count = step.reading.preemptions
     return count is not None and count == later.reading.preemptions and step.epoch == later.epoch
-
-
-def _is_near_full(shape: PoolShape, held_blocks: int) -> bool:
-    """Tell whether a request may have been preempted since the last sample: one of the longest might not fit."""
-    longest = shape.max_model_len or shape.usable_tokens // _NEAR_FULL_SHARE
-    return held_blocks + -(-longest // shape.block_tokens) > shape.usable_blocks
 
 
 @dataclass(slots=True)

@@ -86,7 +86,6 @@ def test_the_rules_agree_with_the_meter_at_every_sample_of_a_recorded_server(tmp
         ("async", {"start", "plain", "shared", "chunked"}, 1.0),
         ("sync", {"start", "plain", "chunked"}, 0.95),
         ("async", {"start", "preempted"}, 1.0),
-        ("sync", {"start", "preempted"}, 0.9),
     ],
 )
 def test_without_disconnected_clients_live_tokens_are_the_meters_own(tmp_path, name, phases, share):
