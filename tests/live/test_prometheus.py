@@ -120,7 +120,7 @@ def test_a_range_over_two_instances_equals_direct_measurement(tmp_path):
 def requests_of(seed):
     generator = random.Random(seed)
     draw = generator.randrange
-    return [Request(prompt_of(generator, draw(5, 300)), draw(40, 120)) for _ in range(30)]
+    return [Request(prompt_of(generator, draw(5, 300)), draw(150, 300)) for _ in range(30)]
 
 
 async def load_both(servers):

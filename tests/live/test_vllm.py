@@ -109,12 +109,13 @@ def check_clients(busy):
 
 
 def check_never_idle(rows, ledgers):
-    """Measured without its idle samples, the offset of lost clients is pinned to within a block a running request.
+    """From the first client that leaves on, without idle samples, their offset is within a block a running request.
 
     Always for what is stored; for live tokens where nobody is in prefill, whose tokens no counter tells apart.
     """
     steps, meter, pinned = Steps(ledgers), Meter(), 0
-    for row in rows:
+    begin = next(n for n, row in enumerate(rows) if row["phase"] == "aborted")
+    for row in rows[begin:]:
         one = read_vllm_metrics(row["text"])
         (engine,) = one.engines
         if not engine.running or not engine.count("iteration_tokens_total"):
@@ -165,11 +166,13 @@ def test_a_pool_of_few_blocks_under_heavy_load_is_told_apart(tmp_path, shared):
     requests = [Request(prompt_of(generator, generator.randrange(5, 90)), 200) for _ in range(60)]
     model = shared / "tools/models/one-layer-llama"
     flags = ("--load-format", "dummy", "--skip-tokenizer-init", "--dtype", "float32", "--max-model-len", "512")
-    with vllm(tmp_path / "server", *flags, model=model, blocks=33) as server:
+    brief = {"KVLEDGER_VLLM_REQUESTS": "0"}  # a thousand steps a second
+    with vllm(tmp_path / "server", *flags, model=model, blocks=33, environment=brief) as server:
         rows = asyncio.run(load(server.port, {"preempted": requests}, samples=60, speed=10))
     ledgers = written(server.ledgers)
     busy = check(rows, ledgers)
-    assert max(truth["preempted"] for _, truth, _ in busy) >= 3
+    assert max(truth["preempted"] for _, truth, _ in busy) >= 1
+    assert max(line["preempted"] for line in ledgers) >= 3
     check_returned(rows, ledgers)
 
 
