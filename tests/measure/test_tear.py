@@ -8,7 +8,10 @@ from kvledger.engines.vllm.metrics import VllmScrape, read_vllm_metrics
 from kvledger.measure.balance import Unsure
 from kvledger.measure.meter import Meter
 from kvledger.measure.tear import TearDetector
+from kvledger.sources.endpoints import Endpoint
+from kvledger.sources.http import Access, parse_address
 from tests.measure.recorded import rows, scrapes
+from tests.sources.servers import answering, reply
 
 PLAIN = [row["text"] for row in rows("async") if row["phase"] in ("start", "plain")]
 AT = next(n for n in range(4, 20) if "_count" in PLAIN[n] and PLAIN[n] != PLAIN[n + 1])
@@ -91,3 +94,19 @@ def test_a_restart_begins_anew():
         scrape = VllmScrape(engines=(with_outputs(engine, more),), start_seconds=start)
         (reading,) = meter.take(scrape, seconds=0.0)
         assert reading.balance.causes != (Unsure.TORN,)
+
+
+def test_of_a_release_whose_sums_are_known_every_torn_scrape_is_noticed_however_many_follow_each_other():
+    first, second = PLAIN[AT], PLAIN[AT + 1]
+    text = torn(first, second, first_of_after="vllm:iteration_tokens_total_count")
+    readings = take(Meter(), [*PLAIN[: AT + 1], *[text] * 20])
+    assert [reading.balance.live is None for reading in readings[AT + 1 :]] == [True] * 20
+
+
+def test_a_server_is_asked_again_when_its_answer_is_torn():
+    text = torn(PLAIN[AT], PLAIN[AT + 1], first_of_after="vllm:iteration_tokens_total_count")
+    answers = iter([PLAIN[AT], text, text, PLAIN[AT + 1], text, text, text])
+    with answering(lambda connection, request: reply(next(answers))(connection, request)) as url:
+        endpoint = Endpoint(address=parse_address(url, default_path="/metrics"), access=Access())
+        found = [endpoint.take().scrape.engines for _ in range(3)]
+    assert found == [read_vllm_metrics(one).engines for one in (PLAIN[AT], PLAIN[AT + 1], text)]

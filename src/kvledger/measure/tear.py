@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 
 from kvledger.engines.vllm.metrics import VllmEngine
 
-__all__ = ["TearDetector"]
+__all__ = ["TearDetector", "is_surely_torn"]
 
 _SAME = 5
 """A difference that is the same so often in a row is no tear: tears follow each other by chance."""
@@ -34,11 +34,16 @@ _AT_THE_END = (
 )
 
 
+def is_surely_torn(engine: VllmEngine) -> bool:
+    """Tell by one scrape alone whether it is torn; of engines before 0.26 that is not known."""
+    return any(difference != 0 for _, difference, is_sure in _differences(engine) if is_sure)
+
+
 @dataclass(slots=True)
 class _Redundancy:
-    """What two sides of one number differ by in whole scrapes."""
+    """What two sides of one number differ by in whole scrapes, learned from them."""
 
-    usual: int | None
+    usual: int | None = None
     before: int | None = None
     same: int = 0
     broken: int = 0
@@ -61,23 +66,26 @@ class TearDetector:
 
     def is_torn(self, engine: VllmEngine) -> bool:
         """Tell whether one part of a scrape surely is a step older than another."""
+        if is_surely_torn(engine):
+            return True
         torn = False
-        for name, difference, usual in _differences(engine):
-            torn = self.known.setdefault(name, _Redundancy(usual)).is_broken(difference) or torn
+        for name, difference, is_sure in _differences(engine):
+            if not is_sure:
+                torn = self.known.setdefault(name, _Redundancy()).is_broken(difference) or torn
         return torn
 
 
-def _differences(engine: VllmEngine) -> Iterator[tuple[str, int, int | None]]:
-    """Yield what each number differs by, and what that is in a whole first scrape, where it is sure."""
-    sure = 0 if engine.count_config("kv_cache_size_tokens") else None
+def _differences(engine: VllmEngine) -> Iterator[tuple[str, int, bool]]:
+    """Yield what each number differs by, and whether that surely is 0 in every whole scrape."""
+    is_sure = engine.count_config("kv_cache_size_tokens") is not None
     prompt, generated, cached = engine.prompt_tokens, engine.generation_tokens, engine.cached_tokens
     stepped = engine.total("iteration_tokens_total")
     if stepped is not None and prompt is not None and generated is not None and cached is not None:
-        yield "steps", stepped - generated - prompt + cached, sure
+        yield "steps", stepped - generated - prompt + cached, is_sure
     ended = [engine.count(name) for name in _AT_THE_END]
     counts = [count for count in (*ended, sum(engine.finished.values())) if count is not None]
     if engine.finished and len(counts) > 1:
-        yield "ended", max(counts) - min(counts), sure
+        yield "ended", max(counts) - min(counts), is_sure
     first, later = engine.count("time_to_first_token_seconds"), engine.count("inter_token_latency_seconds")
     if first is not None and later is not None and generated is not None and not engine.draft_tokens:
-        yield "outputs", first + later - generated, None
+        yield "outputs", first + later - generated, False  # an error is an output without a token

@@ -16,6 +16,7 @@ from kvledger.engines.recognise import TextKind, recognise
 from kvledger.engines.transformers.metrics import is_serve_api
 from kvledger.engines.vllm.metrics import VllmScrape, read_vllm_metrics
 from kvledger.errors import SourceError
+from kvledger.measure.tear import is_surely_torn
 from kvledger.sources.http import Access, Address, fetch, fetch_with_retries
 
 __all__ = ["Answer", "Endpoint", "decode_text", "read_text"]
@@ -32,6 +33,7 @@ _NAMES = (
 )
 """Addresses that stand for their server, longest first where one ends another."""
 _MUTE = (404, 405, 501)
+_TORN_TRIES = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,8 +122,13 @@ class Endpoint:
         return None
 
     def _read_metrics(self) -> Answer:
-        body = fetch(self.address, self.access)
-        return read_text(decode_text(body.content, body.content_type))
+        """Read metrics; those of vLLM again when one part of them is a step older than the rest."""
+        for _ in range(_TORN_TRIES):
+            body = fetch(self.address, self.access)
+            answer = read_text(decode_text(body.content, body.content_type))
+            if answer.scrape is None or not any(map(is_surely_torn, answer.scrape.engines)):
+                break
+        return answer
 
     def _read_llamacpp(self) -> Answer:
         from kvledger.engines.llamacpp.metrics import read_metrics
