@@ -160,7 +160,6 @@ def test_an_engine_that_cannot_is_listed_with_the_reason():
         (("llama-3.1-8b", "--layers", "1x(kv=1,head=64)"), "give MODEL or `--layers`"),
         (("llama-3.1-8b", "--kv-memory", "1GiB", "--gpu", "H100-80GB"), "both name the memory"),
         (("llama-3.1-8b", "--weights", "1GiB"), "need `--gpu`"),
-        (("llama-3.1-8b", "--log", "x", "--kv-memory", "1GiB"), "already names the memory"),
         (("llama-3.1-8b", "--log", "x", "--engine", "sglang"), "logs of vLLM only"),
         (("llama-3.1-8b", "--kv-memory", "1GiB", "--set", "core"), "is not NAME=VALUE"),
         (("llama-3.1-8b", "--kv-memory", "1GiB", "--engine", "all", "--set", "core=v1"), "belong to one engine"),
@@ -272,3 +271,15 @@ def test_an_engine_that_prints_nothing_has_no_heading_for_it(engine):
     out = run("llama-3.1-8b", "--kv-memory", "17.21GiB", "--engine", engine).stdout
     assert "What requests cost" in out
     assert "What the engine prints" not in out
+
+
+def test_a_log_that_names_no_memory_takes_it_from_an_option():
+    log = "GPU KV cache size: 140,976 tokens\nMaximum concurrency for 131,072 tokens per request: 1.08x\n"
+    asked = ("llama-3.1-8b", "--log", "-", "--engine-version", "0.19")
+    with pytest.raises(SourceError, match="no line that names the KV memory"):
+        run(*asked, text=log)
+    found = record(*asked, "--kv-memory", "17.21GiB", text=log)
+    assert (found["log"]["follows"], found["log"]["blocks"]) == (True, 8811)
+    assert record(*asked, "--kv-memory", "16GiB", text=log)["log"]["follows"] is False
+    with pytest.raises(UsageError, match="already names the memory"):
+        run(*asked, "--kv-memory", "17.21GiB", text=f"Available KV cache memory: 17.21 GiB\n{log}")

@@ -179,3 +179,19 @@ def test_damaged_logs_stop_no_rule(engine):
         for finding in look_at_log(found, check_log(found)).findings:
             assert finding.size.low >= 0
             assert finding.sentence
+
+
+SHARED = "srv load_model: initializing, n_slots = 4, n_ctx_slot = 131072, kv_unified = '{0}'\n"
+ENDED = "srv    send_error: task id = {0}, error: Context size has been exceeded.\n"
+
+
+def test_slots_that_share_cells_and_end_each_other_are_told():
+    """Four slots may reach 131,072 tokens each: 393,216 more than the 131,072 they share."""
+    text = SHARED.format("true") + ENDED.format(1) + ENDED.format(2)
+    found = find(text)["KV017"]
+    assert "2 times requests were ended because no cell was free" in found.sentence
+    assert (found.size.low, found.size.unit) == (393_216, "tokens")
+    assert [remedy.setting.split(" (")[0] for remedy in found.remedies] == ["--parallel 4", "--ctx-size 524288"]
+    assert "each slot owns 32,768" in found.remedies[0].proof
+    assert "KV017" not in find(SHARED.format("true"))
+    assert "KV017" not in find(SHARED.format("false") + ENDED.format(1))

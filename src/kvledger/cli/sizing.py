@@ -27,6 +27,7 @@ __all__ = ["ask_size"]
 _LONGEST_LINE = 100_000
 _USUAL_BLOCK_TOKENS = 16
 _LEAST_WEIGHTS_BYTES = 2**20
+_HALF_A_PRINTED_GIB = 2**30 // 200
 
 
 def ask_size(options: Mapping[str, Any]) -> SizeReport:
@@ -86,8 +87,13 @@ def _log(options: Mapping[str, Any], engines: list[str]) -> StartUp | None:
         return None
     if engines != ["vllm"]:
         raise UsageError("`--log` reads start-up logs of vLLM only", hint="use `--engine vllm` or `--kv-memory`")
-    if options["kv_memory"] or options["gpu"]:
+    log = _read_log(options)
+    if log.available and (options["kv_memory"] or options["gpu"]):
         raise UsageError("`--log` already names the memory", hint="leave `--kv-memory` and `--gpu` out")
+    return log
+
+
+def _read_log(options: Mapping[str, Any]) -> StartUp:
     if options["log"] == "-":
         return read_start_up(_lines(sys.stdin))
     path = Path(options["log"])
@@ -119,10 +125,11 @@ def _plan(
     check = None
     if log is not None:
         deployment = deployment_of(log, deployment)
+    memory = None if log is not None and log.available else _memory(name, model, deployment, options)
+    if log is not None and (memory is None or options["kv_memory"]):
+        log = log if memory is None else replace(log, available=(_rounded(memory, options["kv_memory"]),))
         check = check_start_up(model, deployment, log)
-        memory: KvMemory | None = memory_of(log, check)
-    else:
-        memory = _memory(name, model, deployment, options)
+        memory = memory_of(log, check) if memory is None else memory
     fit = Fit(options["fit"]) if options["fit"] else None
     if memory is None and fit is None:
         fit = Fit.MEMORY
@@ -135,6 +142,12 @@ def _plan(
         fit=fit,
     )
     return answer_size(planner, question), check
+
+
+def _rounded(memory: KvMemory, text: str) -> tuple[int, int]:
+    """Return what a size given beside a log stands for: one in GiB was copied with two decimals."""
+    half = 0 if text.strip().removesuffix("B").isdigit() else _HALF_A_PRINTED_GIB
+    return max(0, memory.low_bytes - half), memory.high_bytes + half
 
 
 def _on_gpu(deployment: Deployment, name: str | None) -> Deployment:

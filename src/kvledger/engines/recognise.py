@@ -73,22 +73,25 @@ _LOGS: dict[Engine, re.Pattern[str]] = {
         r"|KV cache is needed|maximum number of tokens that can be stored in KV cache|padding layers, may waste"
         r"|Model loading took [\d.]+ Gi?B|Loading model weights took [\d.]+ GB|reserved for KV Cache is [\d.]+GiB"
         r"|kv cache memory in use is|Free memory on device \(|\(EngineCore(?:_DP\d+)? pid=|Hybrid KV cache manager"
-        r"|vllm[./]"
+        r"|is preempted by (?:PreemptionMode|\w{0,20}recompute|\w{0,20}swap)|total_num_cumulative_preemption"
+        r"|exceeds the capacity of block_manager|available memory for the cache blocks|vllm[./]"
     ),
     Engine.SGLANG: re.compile(
         r"KV Cache is allocated\.|(?:Prefill|Decode) batch[.,] |Load weight end\.|Memory pool end\."
         r"|max_total_num_tokens=|SWAKVPool|Mamba Cache is allocated|server_args=|KV Cache limits by --mem-fraction"
-        r"|Using KV cache dtype: |\bsglang\b|Post-capture KV sizing"
+        r"|Using KV cache dtype: |\bsglang\b|Post-capture KV sizing|--mem-fraction-static|mem_fraction_static"
+        r"|#retracted_reqs: "
     ),
     Engine.LLAMACPP: re.compile(
         r"llama_kv_cache|llama_memory_recurrent|llama_context: |llama_new_context_with_model|llama_model_loader"
-        r"|KV self size|llama_server: |\bslot\s+\w+: id|update_slots"
+        r"|KV self size|llama_server: |\bslot\s+\w+: id|update_slots|Context size has been exceeded|n_ctx_slot = \d"
     ),
     Engine.OLLAMA: re.compile(
         r"\bollama\b|OLLAMA_[A-Z_]+|level=[A-Z]+ source=\w+\.go:\d+|msg=\"(?:kv cache|model weights)\" device="
     ),
     Engine.TGI: re.compile(
-        r"text_generation_(?:launcher|router)|KV-cache blocks: \d+, size: |Setting max batch total tokens"
+        r"text_generation_(?:launcher|router|client|server)|KV-cache blocks: \d+, size: |Setting max batch total tokens"
+        r"|Not enough memory to handle .{0,40}tokens|--max-batch-(?:prefill|total)-tokens"
     ),
     Engine.TENSORRT_LLM: re.compile(
         r"\[TensorRT-LLM\]|\[TRT-LLM\]|paged KV cache|TRTGptModel|k/v cache|TensorRT[ -]LLM version|TensorRT-managed"

@@ -10,6 +10,7 @@ from kvledger.findings.rules.asked import LoadDoesNotFit
 from kvledger.findings.rules.blocks import BlockTooLarge, GrainAboveHalf
 from kvledger.findings.rules.copies import LatentReplicated, MoreRanksThanHeads
 from kvledger.findings.rules.device import AllocatorHoles, HeldByOthers, RefusedBeforePool
+from kvledger.findings.rules.exhausted import SharedCellsRanOut
 from kvledger.findings.rules.figures import ConcurrencyIsWorstCase, LostToDisconnects, PerRank, TokensAreNoCapacity
 from kvledger.findings.rules.growing import GrowsByCopying, PaddedBatch
 from kvledger.findings.rules.heads import EveryHeadCached, LatentExpanded
@@ -45,6 +46,7 @@ RULES: tuple[Rule, ...] = (
     SeatsNotMemory(),
     RefusedByLength(),
     LoadDoesNotFit(),
+    SharedCellsRanOut(),
     PoolLargerThanLoad(),
     LongerThanTraffic(),
     ShareOfFree(),

@@ -8,9 +8,12 @@ from dataclasses import dataclass
 
 from kvledger.engines.facts import Engine, EngineLog, NoticeKind, PeriodicSample, StartupFacts
 from kvledger.engines.quantity import Quantity
+from kvledger.measure.pool_verdict import in_settings_of
 from kvledger.measure.verdict import Signs, Verdict, judge
 
 __all__ = ["LogCheck", "LogLoad", "check_log"]
+
+_MOST_ERRORS = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +51,8 @@ class LogCheck:
     block_tokens: Quantity | None
     max_model_len: Quantity | None
     concurrency: Quantity | None
+    preemptions: int | None
+    """Preemptions (retractions) that lines tell; None where none does."""
     load: LogLoad | None
     errors: tuple[str, ...]
     notes: tuple[str, ...]
@@ -79,12 +84,15 @@ def _check(
     forced = startup is not None and any(notice.kind is NoticeKind.BLOCKS_FORCED for notice in startup.notices)
     blocks = find("blocks")
     block_tokens = find("block_tokens") or (startup.block_tokens if startup else None)
-    tokens, source = _tokens(find("tokens"), blocks, block_tokens)
+    tokens, source = _tokens(startup, find("tokens"), blocks, block_tokens)
     notes = [f"{restarts} earlier starts in this log are left out"] if restarts > 0 else []
     if forced:
         notes.append("the number of blocks was forced, so the printed memory is not the pool's size")
-    mine = [s for s in samples if s.engine_index == index and s.usage_ratio is not None]
-    longest = startup.max_model_len if startup else None
+    mine = [s for s in samples if s.engine_index == index]
+    told = [s for s in mine if s.usage_ratio is not None]
+    longest = (startup.max_model_len if startup else None) or find("longest_tokens")
+    preemptions = _count_preemptions(mine)
+    size = _Size(tokens=tokens, block_tokens=block_tokens, longest=longest)
     return LogCheck(
         engine=log.engine,
         engine_index=index,
@@ -95,43 +103,71 @@ def _check(
         size_bytes=None if forced else find("size_bytes"),
         blocks=blocks,
         block_tokens=block_tokens,
-        max_model_len=longest or find("longest_tokens"),
+        max_model_len=longest,
         concurrency=find("concurrency"),
-        load=_load(mine, tokens, block_tokens, longest or find("longest_tokens")) if mine else None,
-        errors=tuple(notice.text for notice in startup.errors) if startup else (),
+        preemptions=preemptions,
+        load=_load(log.engine, told, size, preemptions) if told else None,
+        errors=_write_errors(startup),
         notes=tuple(notes),
     )
 
 
 def _tokens(
-    printed: Quantity | None, blocks: Quantity | None, block_tokens: Quantity | None
+    startup: StartupFacts | None, printed: Quantity | None, blocks: Quantity | None, block_tokens: Quantity | None
 ) -> tuple[Quantity | None, str]:
     if blocks is not None and block_tokens is not None and blocks.is_exact and block_tokens.is_exact:
         value = int(blocks.value * block_tokens.value)
         return Quantity(value=value, low=value, high=value, line=blocks.line), "blocks * block size"
-    return printed, "" if printed is None else "as printed, at the longest length"
+    if printed is None:
+        return None, ""
+    # only the size line of vLLM may be the concurrency times the longest length, by its version
+    counts_requests = startup is not None and startup.engine is Engine.VLLM and _has_concurrency(startup)
+    return printed, "as printed, at the longest length" if counts_requests else "as printed"
 
 
-def _load(
-    samples: Sequence[PeriodicSample],
-    tokens: Quantity | None,
-    block_tokens: Quantity | None,
-    longest: Quantity | None,
-) -> LogLoad:
+def _has_concurrency(startup: StartupFacts) -> bool:
+    return any(pool.concurrency is not None for pool in startup.pools)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Size:
+    """What ratios of the pool are made with."""
+
+    tokens: Quantity | None
+    block_tokens: Quantity | None
+    longest: Quantity | None
+
+
+def _count_preemptions(samples: Sequence[PeriodicSample]) -> int | None:
+    """Sum the preemptions that lines tell; ranks of one engine repeat them, so the rank that tells most counts."""
+    counts: dict[str, int] = {}
+    for sample in samples:
+        if sample.preemptions is not None:
+            counts[sample.origin] = counts.get(sample.origin, 0) + _count(sample.preemptions)
+    return max(counts.values(), default=None)
+
+
+def _write_errors(startup: StartupFacts | None) -> tuple[str, ...]:
+    """Return the errors, each wording once, and how many more there are."""
+    texts = tuple(dict.fromkeys(notice.text for notice in startup.errors)) if startup else ()
+    more = len(texts) - _MOST_ERRORS
+    return texts if more <= 0 else (*texts[:_MOST_ERRORS], f"({more:,} more errors with other numbers)")
+
+
+def _load(engine: Engine, samples: Sequence[PeriodicSample], pool: _Size, preemptions: int | None) -> LogLoad:
+    tokens = pool.tokens
     usage = [sample.usage_ratio for sample in samples if sample.usage_ratio is not None]
     at = max(range(len(samples)), key=lambda n: usage[n].value)
     busiest, ratio = samples[at], usage[at]
     running = _count(busiest.running)
     held = (float(ratio.low), min(1.0, float(ratio.high)))
     used = None
-    if tokens is not None and block_tokens is not None and tokens.value:
-        tails = running * (block_tokens.value - 1) / tokens.value
+    if tokens is not None and pool.block_tokens is not None and tokens.value:
+        tails = running * (pool.block_tokens.value - 1) / tokens.value
         used = (max(0.0, held[0] - tails), held[1])
     reserved = None
-    if tokens is not None and longest is not None and tokens.value:
-        reserved = running * longest.value / tokens.value
-    told = [sample.preemptions for sample in samples if sample.preemptions is not None]
-    preemptions = sum(_count(one) for one in told) if told else None
+    if tokens is not None and pool.longest is not None and tokens.value:
+        reserved = running * pool.longest.value / tokens.value
     return LogLoad(
         lines=len(samples),
         running=running,
@@ -141,7 +177,7 @@ def _load(
         mean_held_ratio=math.fsum(one.value for one in usage) / len(usage),
         reserved_ratio=reserved,
         preemptions=preemptions,
-        verdict=judge(_signs(samples, usage, held, used, preemptions)),
+        verdict=in_settings_of(engine, judge(_signs(samples, usage, held, used, preemptions))),
     )
 
 

@@ -9,7 +9,7 @@ from kvledger.measure.pool_meter import PoolMoment
 from kvledger.measure.slots import Layout
 from kvledger.measure.verdict import WELL_UNDER_RATIO, Diagnosis, Signs, Verdict, judge
 
-__all__ = ["judge_pool", "leave_between"]
+__all__ = ["in_settings_of", "judge_pool", "leave_between"]
 
 _RESERVED_RATIO = 0.9
 _LIMITS = {
@@ -46,13 +46,18 @@ def judge_pool(signs: Signs, last: PoolMoment, *, generated_ratio: float | None 
     if reserves and found.diagnosis in (Diagnosis.FULL, Diagnosis.BETWEEN):
         advice = _ONE_SLOT if len(last.snapshot.slots) == 1 else _RESERVES[engine]
         return _judge_reservation(found, signs, advice, generated_ratio)
-    match found.diagnosis:
+    return in_settings_of(engine, found)
+
+
+def in_settings_of(engine: Engine, verdict: Verdict) -> Verdict:
+    """Return the verdict with the settings of that engine in its advice; vLLM's are there already."""
+    match verdict.diagnosis:
         case Diagnosis.OTHER_LIMIT:
-            return _advise(found, _LIMITS.get(engine))
+            return _advise(verdict, _LIMITS.get(engine))
         case Diagnosis.THRASHING:
-            return _advise(found, _THRASHING.get(engine))
+            return _advise(verdict, _THRASHING.get(engine))
         case _:
-            return found
+            return verdict
 
 
 def _tell_window(signs: Signs, window_tokens: int) -> Verdict:

@@ -95,11 +95,11 @@ def judge(signs: Signs) -> Verdict:
             sentence=f"{signs.peak_running} requests run, but no token came in {signs.seconds:.0f} s",
             advice="the scheduler stalls: a request may need more blocks than the pool has; look at the server's log",
         )
-    if signs.preemptions and signs.preemptions > _THRASHING * max(1, signs.finished or 0):
+    if signs.finished is not None and (signs.preemptions or 0) > _THRASHING * max(1, signs.finished):
         return Verdict(
             diagnosis=Diagnosis.THRASHING,
-            sentence=f"memory is full and works in circles: {signs.preemptions:,} preemptions for "
-            f"{signs.finished or 0:,} requests that ended",
+            sentence=f"memory is full and works in circles: {signs.preemptions or 0:,} preemptions "
+            f"for {signs.finished:,} requests that ended",
             advice="let fewer requests run (max_num_seqs), admit only what fits, or give the pool more memory",
         )
     verdict = _judge_memory(signs)

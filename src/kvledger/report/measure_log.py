@@ -8,6 +8,7 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from kvledger.engines.facts import Engine
 from kvledger.engines.quantity import Quantity
 from kvledger.findings.finding import FindingsReport
 from kvledger.measure.log_check import LogCheck, LogLoad
@@ -31,6 +32,8 @@ def log_text(checks: Sequence[LogCheck], findings: FindingsReport | None = None)
         parts += [heading("the pool, from the start-up lines"), _pool(check)]
         if check.load is not None:
             parts += [heading("the load, from the periodic lines"), _load(check.load)]
+        elif check.preemptions is not None:
+            parts.append(Text(f"\nlines about preemptions tell {check.preemptions:,} of them"))
         parts += [Text(f"\nthe engine says: {error}") for error in check.errors]
         parts += [Text(f"\n{note}") for note in check.notes]
     parts += findings_sections(findings)
@@ -48,6 +51,13 @@ def log_json(checks: Sequence[LogCheck], findings: FindingsReport | None = None)
     }
 
 
+def _where(check: LogCheck) -> str:
+    """Say whose bytes these are: devices of llama.cpp share its cache, ranks of the others hold one each."""
+    if check.engine in (Engine.LLAMACPP, Engine.OLLAMA):
+        return "of all devices, rounded by the log"
+    return "of the rank that has least, rounded by the log"
+
+
 def _pool(check: LogCheck) -> RenderableType:
     table = new_table("", "", price=True)
     table.columns[2].header = ""
@@ -59,11 +69,11 @@ def _pool(check: LogCheck) -> RenderableType:
         ("concurrency", check.concurrency, "requests of the longest length, none shared"),
     )
     if check.size_bytes is not None:
-        table.add_row("bytes", format_bytes(check.size_bytes.value), "of the rank that has least, rounded by the log")
+        table.add_row("bytes", format_bytes(check.size_bytes.value), _where(check))
     for name, quantity, note in rows:
         if quantity is not None:
             table.add_row(name, _number(quantity), note)
-    return table
+    return table if table.row_count else Text("no line tells its size")
 
 
 def _load(load: LogLoad) -> RenderableType:
@@ -104,6 +114,7 @@ def _object(check: LogCheck) -> dict[str, Any]:
         "block_tokens": _interval(check.block_tokens),
         "max_model_len": _interval(check.max_model_len),
         "concurrency": _interval(check.concurrency),
+        "preemptions": check.preemptions,
         "errors": list(check.errors),
         "notes": list(check.notes),
         "load": None

@@ -30,6 +30,9 @@ _BUFFER = re.compile(
     rf"(?P<kind>KV|RS) buffer size\s{{0,8}}=\s{{0,8}}"
     rf"(?P<size>{_MIB}) MiB"
 )
+_CELLS = re.compile(
+    r"kv_size = (?P<cells>\d{1,12}),(?: offload = \d,)? type_k = '(?P<ktype>\w{1,16})', type_v = '(?P<vtype>\w{1,16})'"
+)
 _CREATING = re.compile(
     r"creating\s{1,8}(?P<kind>non-SWA|SWA|indexer|main|base|raw) KV cache, size = (?P<cells>\d{1,12}) cells"
 )
@@ -45,6 +48,14 @@ def _next_name(builder: LogBuilder, hit: Hit) -> str:
     held = builder.find_pool(hit)
     done = held is not None and held.layers is not None
     return "draft" if done else "kv"
+
+
+def _cells(builder: LogBuilder, hit: Hit) -> None:
+    """All sequences share these cells; up to about b5900 this line came before the sizes."""
+    held = builder.find_pool(hit)
+    if held is None or held.cells is None:
+        cells, types = hit.whole("cells"), {"key_dtype": hit.text("ktype"), "value_dtype": hit.text("vtype")}
+        builder.pool(hit, cells=cells, tokens=cells, streams=exact(1, line=hit.line), **types)
 
 
 def _creating(builder: LogBuilder, hit: Hit) -> None:
@@ -117,6 +128,7 @@ def _reuse(builder: LogBuilder, hit: Hit) -> None:
 
 
 CACHE_RULES = (
+    Rule("kv_size = ", _CELLS, _cells),
     Rule("reuse layer", _REUSE, _reuse),
     Rule("KV cache, size", _CREATING, _creating),
     Rule("buffer size", _BUFFER, _buffer),

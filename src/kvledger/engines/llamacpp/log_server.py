@@ -22,7 +22,13 @@ _SLOTS = re.compile(
     r"initializing(?: slots)?, n_slots = (?P<slots>\d{1,6})"
     r"(?:, n_ctx_slot = (?P<length>\d{1,12}))?(?:, kv_unified = '?(?P<unified>true|false)'?)?"
 )
-_SLOT = re.compile(r"new slot,? n_ctx(?:_slot)? = (?P<length>\d{1,12})")
+_SLOT = re.compile(
+    r"(?:\bid\s{1,4}(?P<id>\d{1,6}) \| task -?\d{1,9} \| )?new slot,? n_ctx(?:_slot)? = (?P<length>\d{1,12})"
+)
+_EXHAUSTED = re.compile(r"Context size has been exceeded")
+_LONGER = re.compile(
+    r"request(?: \((?P<asked>\d{1,12}) tokens\))? exceeds the available context size(?: \((?P<have>\d{1,12}) tokens\))?"
+)
 _TRAINED = re.compile(r"n_ctx_train\s{1,40}= (?P<length>\d{1,12})")
 _WINDOW = re.compile(r"print_info: n_swa\s{1,40}= (?P<tokens>\d{1,12})")
 _BREAKDOWN = re.compile(
@@ -79,6 +85,20 @@ def _slots(builder: LogBuilder, hit: Hit) -> None:
     )
 
 
+def _slot(builder: LogBuilder, hit: Hit) -> None:
+    """Slots are numbered from 0; a build that does not print their number is told by the last of these lines."""
+    builder.set(hit, max_model_len=hit.whole("length"))
+    last, most = hit.integer("id"), builder.scratch.get("slots", -1)
+    own = builder.get("max_running") is None or "slots" in builder.scratch
+    if last is not None and own and isinstance(most, int):
+        builder.scratch["slots"] = max(most, last)
+        builder.set(hit, max_running=hit.count(max(most, last) + 1))
+
+
+def _longer(builder: LogBuilder, hit: Hit) -> None:
+    builder.notice(hit, NoticeKind.NEVER_FITS, is_error=True, asked=hit.integer("asked"), available=hit.whole("have"))
+
+
 def _breakdown(builder: LogBuilder, hit: Hit) -> None:
     """Whole MiB, cut (not rounded)."""
     device = hit.match["device"].partition(" (")[0].strip()
@@ -107,7 +127,9 @@ SERVER_RULES = (
     Rule("general.name", _NAME, _name),
     Rule(" = ", _CONTEXT, _context),
     Rule("n_slots = ", _SLOTS, _slots),
-    Rule("new slot", _SLOT, lambda b, h: b.set(h, max_model_len=h.whole("length"))),
+    Rule("new slot", _SLOT, _slot),
+    Rule("Context size has", _EXHAUSTED, lambda b, h: b.notice(h, NoticeKind.POOL_EXHAUSTED, is_error=True)),
+    Rule("available context size", _LONGER, _longer),
     Rule("n_ctx_train", _TRAINED, lambda b, h: b.option(h, "n_ctx_train", h.text("length") or "")),
     Rule("n_swa ", _WINDOW, lambda b, h: b.option(h, "n_swa", h.text("tokens") or "")),
     Rule("| ", _BREAKDOWN, _breakdown),

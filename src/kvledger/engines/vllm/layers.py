@@ -118,9 +118,10 @@ def _all_layers(model: ModelSpec, settings: Settings) -> list[Layer]:
     if not settings.draft_cache:
         return layers
     if settings.options.draft_layers is None:
-        if not model.draft_layers:
+        if not model.draft_layers or settings.options.speculative_method != "mtp":
+            whose = "has no draft layers of its own" if not model.draft_layers else "is drafted for by another model"
             raise UsageError(
-                f"`{model.name}` has no draft layers of its own, so the draft's KV cache is not known",
+                f"`{model.name}` {whose}, so the draft's KV cache is not known",
                 hint="give the option `draft_layers` (1 for EAGLE), or `speculative_method=ngram`",
             )
         return [*layers, *model.draft_layers]

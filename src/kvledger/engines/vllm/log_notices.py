@@ -19,6 +19,9 @@ _TOO_LONG_V0 = re.compile(
     r"max seq len \((?P<asked>\d{1,12})\) is larger than the maximum number of tokens that can be stored in KV cache "
     r"\((?P<have>\d{1,12})\)"
 )
+_PROMPT_V0 = re.compile(
+    r"Input prompt \((?P<asked>\d{1,12}) tokens\) is too long and exceeds the capacity of block_manager"
+)
 _NO_MEMORY = re.compile(r"No available memory for the cache blocks")
 _FEW_STATES = re.compile(
     r"max_num_seqs \((?P<asked>\d{1,9})\) exceeds available Mamba cache blocks \((?P<have>\d{1,9})\)"
@@ -60,6 +63,11 @@ def _too_long_v0(builder: LogBuilder, hit: Hit) -> None:
         builder.set(hit, max_model_len=hit.whole("asked"))
 
 
+def _prompt_v0(builder: LogBuilder, hit: Hit) -> None:
+    """The tokens are those of the chunk that was tried, not of the prompt."""
+    builder.notice(hit, NoticeKind.NEVER_FITS, is_error=True, asked=hit.integer("asked"))
+
+
 def _few_states(builder: LogBuilder, hit: Hit) -> None:
     builder.notice(
         hit, NoticeKind.TOO_FEW_STATES, is_error=True, asked=hit.integer("asked"), available=hit.whole("have")
@@ -95,6 +103,7 @@ def _state(builder: LogBuilder, hit: Hit) -> None:
 NOTICE_RULES = (
     Rule("KV cache is needed", _TOO_LONG, _too_long),
     Rule("stored in KV cache", _TOO_LONG_V0, _too_long_v0),
+    Rule("Input prompt (", _PROMPT_V0, _prompt_v0),
     Rule("No available memory for", _NO_MEMORY, lambda b, h: b.notice(h, NoticeKind.NO_MEMORY, is_error=True)),
     Rule("exceeds available Mamba", _FEW_STATES, _few_states),
     Rule("padding layers", _PADDING, _padding),

@@ -24,6 +24,10 @@ _INTERVAL = re.compile(
     rf"(?:, Prefix cache hit rate: (?P<hits>{_NUMBER})%)?"
 )
 _HIT_RATE = re.compile(rf"Prefix cache hit rate: GPU: (?P<hits>{_NUMBER})%")
+_PREEMPTED = re.compile(
+    r"Sequence group .{1,120}? is preempted by .{1,60}? mode because there is not enough KV cache space"
+    r".{0,300}?total_num_cumulative_preemption=(?P<total>\d{1,12})"
+)
 _ITERATION = re.compile(
     r"Iteration\((?P<index>\d{1,15})\): (?P<prefills>\d{1,9}) context requests, "
     r"(?P<prefill_tokens>\d{1,12}) context tokens, (?P<decodes>\d{1,9}) generation requests, "
@@ -60,6 +64,14 @@ def _hit_rate(builder: LogBuilder, hit: Hit) -> None:
         builder.samples[-1] = replace(builder.samples[-1], prefix_hit_ratio=_ratio(hit, "hits"))
 
 
+def _preempted(builder: LogBuilder, hit: Hit) -> None:
+    """V0 prints every fiftieth preemption with the number of all until then; that restarts with the engine."""
+    total, before = hit.integer("total") or 0, builder.scratch.get("preempted")
+    new = total - before if isinstance(before, int) and before <= total else total
+    builder.scratch["preempted"] = total
+    builder.sample(hit, kind=SampleKind.EVENT, preemptions=hit.count(new))
+
+
 def _iteration(builder: LogBuilder, hit: Hit) -> None:
     prefills, decodes = hit.integer("prefills") or 0, hit.integer("decodes") or 0
     tokens = (hit.integer("prefill_tokens") or 0) + (hit.integer("decode_tokens") or 0)
@@ -76,6 +88,7 @@ def _iteration(builder: LogBuilder, hit: Hit) -> None:
 SAMPLE_RULES = (
     Rule("Avg prompt", _INTERVAL, _interval),
     Rule("Prefix cache hit rate: GPU", _HIT_RATE, _hit_rate),
+    Rule("is preempted by", _PREEMPTED, _preempted),
     Rule("Iteration(", _ITERATION, _iteration),
 )
 """Rules for the periodic lines."""

@@ -21,6 +21,7 @@ _ARGUMENTS = re.compile(r"non-default args: \{(?P<args>.{0,16000})", re.DOTALL)
 _PAIR = re.compile(
     r"['\"]?(?P<name>[a-z_]{2,60})['\"]?\s?[=:]\s?(?P<value>'[^']{0,300}'|\"[^\"]{0,300}\"|[\w./+-]{1,300})"
 )
+_SPECULATIVE = re.compile(r"speculative_config['\"]?[=:] ?(?:SpeculativeConfig\(|\{)(?P<inner>[^)}]{0,2000})")
 _LENGTH = re.compile(r"Using max model len (?P<length>\d{1,12})")
 _CHUNKED = re.compile(r"Chunked prefill is enabled with max_num_batched_tokens=(?P<tokens>\d{1,12})")
 _KV_DTYPE = re.compile(r"Using (?P<dtype>[\w.]{2,40}) data type to store kv cache")
@@ -96,6 +97,7 @@ def _initializing(builder: LogBuilder, hit: Hit) -> None:
     builder.option(hit, "core", core)
     builder.set(hit, version=hit.word("version"))
     _read_pairs(builder, hit, _without_nested(hit.match["config"]), keep=False)
+    _read_speculative(builder, hit, hit.match["config"])
 
 
 def _without_nested(config: str) -> str:
@@ -117,7 +119,20 @@ def _server(builder: LogBuilder, hit: Hit) -> None:
 
 
 def _arguments(builder: LogBuilder, hit: Hit) -> None:
-    _read_pairs(builder, hit, hit.match["args"], keep=True)
+    args = hit.match["args"]
+    _read_pairs(builder, hit, _SPECULATIVE.sub("", args), keep=True)
+    _read_speculative(builder, hit, args)
+
+
+def _read_speculative(builder: LogBuilder, hit: Hit, text: str) -> None:
+    """Keep how tokens are proposed, under names of their own: the draft has a model and a dtype too."""
+    found = _SPECULATIVE.search(text)
+    for match in _PAIR.finditer(found["inner"]) if found is not None else ():
+        name, value = match["name"], match["value"].strip("'\"")
+        if name == "method":
+            builder.option(hit, "speculative_method", value)
+        elif name in ("num_speculative_tokens", "num_spec_tokens"):
+            builder.option(hit, "speculative_tokens", value)
 
 
 def _weights(builder: LogBuilder, hit: Hit) -> None:

@@ -22,7 +22,10 @@ _SIZE = re.compile(
     rf"(?P<tokens>[\d,]{{1,24}}) tokens(?:, {_CONCURRENCY_PART})?"
 )
 _CONCURRENCY = re.compile(rf"(?<!tokens, ){_CONCURRENCY_PART}")
-_BLOCKS = re.compile(r"# (?P<device>\w{1,12}) blocks: (?P<blocks>\d{1,12})(?:, # CPU blocks: (?P<host>\d{1,12}))?")
+_BLOCKS = re.compile(
+    r"(?<!, )# \w{1,12} blocks: (?P<blocks>\d{1,12})(?:, # CPU blocks: (?P<host>\d{1,12}))?"
+    r"|\bGPU blocks: (?P<bare>\d{1,12}), # CPU blocks: (?P<beside>\d{1,12})"  # Markdown took the first `#`
+)
 _AVAILABLE = re.compile(
     rf"(?:Available KV cache memory: (?P<available>{_GIB}) GiB"
     rf"|reserved (?P<reserved>{_GIB}) GiB memory for KV Cache as specified"
@@ -102,7 +105,11 @@ def _blocks(builder: LogBuilder, hit: Hit) -> None:
     if held is not None and (held.blocks is not None or held.tokens is not None):
         builder.begin_start(hit)
     builder.scratch["counted"] = True
-    builder.pool(hit, blocks=hit.whole("blocks"), host_blocks=hit.whole("host"))
+    builder.pool(
+        hit,
+        blocks=hit.whole("blocks") or hit.whole("bare"),
+        host_blocks=hit.whole("host") or hit.whole("beside"),
+    )
 
 
 def _override(builder: LogBuilder, hit: Hit) -> None:

@@ -18,6 +18,7 @@ from kvledger.units import GIB, format_bytes
 
 __all__ = ["LogCheck", "check_start_up", "deployment_of", "memory_of"]
 
+_WITHOUT_CACHE = ("ngram", "ngram_gpu", "suffix", "medusa", "mlp_speculator", "custom_class")
 _MOST_BLOCKS = 4096
 """Block counts tried within an interval; 0.01 GiB holds fewer unless a block is below 2.6 KB."""
 
@@ -48,8 +49,12 @@ def deployment_of(log: StartUp, asked: Deployment) -> Deployment:
         options.setdefault("num_gpu_blocks_override", str(log.override))
     if log.cpu_blocks is not None:
         options.setdefault("core", "v0")
+    proposed = asked.speculative_tokens or log.speculative_tokens or 0
+    if proposed and log.speculative_method is not None:
+        options.setdefault("speculative_method", _method(log.speculative_method))
     return replace(
         asked,
+        speculative_tokens=proposed,
         device=log.device if asked.device == "cuda" else asked.device,
         tp=asked.tp if asked.tp > 1 else (log.flag("tp") or 1),
         pp=asked.pp if asked.pp > 1 else (log.flag("pp") or 1),
@@ -63,6 +68,15 @@ def deployment_of(log: StartUp, asked: Deployment) -> Deployment:
     )
 
 
+def _method(name: str) -> str:
+    """Return what a method keeps a cache for: the model's own layers, a draft of its own, or nothing."""
+    if name.endswith("mtp"):
+        return "mtp"
+    if name in _WITHOUT_CACHE:
+        return "ngram"
+    return name if name in ("eagle", "eagle3") else "draft_model"
+
+
 def check_start_up(model: ModelSpec, deployment: Deployment, log: StartUp) -> LogCheck:
     """Compare the figures a log printed with those its bytes give.
 
@@ -73,8 +87,8 @@ def check_start_up(model: ModelSpec, deployment: Deployment, log: StartUp) -> Lo
     plans = list(_plans_within(model, deployment, low, high))
     tokens = [plan.printed_tokens or 0 for plan in plans]
     predicted = (min(tokens), max(tokens))
-    if log.tokens is None and log.concurrency is None:
-        return _result(log, predicted, follows=True, explanation="the log prints no size to compare with")
+    if log.tokens is None and log.concurrency is None and _printed_blocks(log) is None:
+        return _compare_error(plans, log, predicted)
     match = next((plan for plan in plans if _agrees(plan, log)), None)
     if match is not None:
         return _result(
@@ -87,6 +101,24 @@ def check_start_up(model: ModelSpec, deployment: Deployment, log: StartUp) -> Lo
     return _result(log, predicted, follows=False, explanation=_explain(model, deployment, log, predicted))
 
 
+def _compare_error(plans: list[Plan], log: StartUp, predicted: tuple[int, int]) -> LogCheck:
+    """Compare what the error of a start asks for, where nothing else was printed."""
+    needs = [plan.failure.needed_bytes for plan in plans if plan.failure is not None]
+    if log.needed is None:
+        return _result(log, predicted, follows=True, explanation="the log prints no size to compare with")
+    low, high = log.needed
+    asked = format_bytes((low + high) // 2)
+    if any(low <= need <= high for need in needs):
+        explanation = f"one request of the longest length takes the {asked} that the error asks for"
+        return _result(log, predicted, follows=True, explanation=explanation)
+    takes = f"takes {format_bytes(needs[0])} by this model's layers" if needs else "fits into the printed bytes"
+    explanation = (
+        f"one request of the longest length {takes}, but the error asks for {asked}: check the model, the KV dtype, "
+        "the version and the parallelism"
+    )
+    return _result(log, predicted, follows=False, explanation=explanation)
+
+
 def memory_of(log: StartUp, check: LogCheck) -> KvMemory:
     """Return the memory of a log: where its printed size fixes the blocks, bytes that give those.
 
@@ -96,7 +128,8 @@ def memory_of(log: StartUp, check: LogCheck) -> KvMemory:
     memory = log.memory()
     if check.kv_bytes is None:
         return memory
-    ends = (memory.low_bytes, memory.high_bytes) if log.tokens is None else (check.kv_bytes, check.kv_bytes)
+    is_fixed = log.tokens is not None or _printed_blocks(log) is not None
+    ends = (check.kv_bytes, check.kv_bytes) if is_fixed else (memory.low_bytes, memory.high_bytes)
     return replace(
         memory,
         per_rank_bytes=(check.kv_bytes,),
@@ -144,8 +177,15 @@ def _plans_within(model: ModelSpec, deployment: Deployment, low: int, high: int)
     yield last
 
 
+def _printed_blocks(log: StartUp) -> int | None:
+    """Return the blocks of V0 and 0.7; a forced number says nothing about the bytes."""
+    return None if log.override is not None else log.blocks
+
+
 def _agrees(plan: Plan, log: StartUp) -> bool:
+    blocks = _printed_blocks(log)
     tokens = log.tokens is None or plan.printed_tokens == log.tokens
+    tokens = tokens and (blocks is None or plan.pools[0].units == blocks)
     if log.concurrency is None or plan.printed_concurrency is None:
         return tokens
     return tokens and f"{plan.printed_concurrency:.2f}" == f"{log.concurrency:.2f}"
@@ -157,6 +197,9 @@ def _explain(model: ModelSpec, deployment: Deployment, log: StartUp, predicted: 
         return f"the printed figures follow if {other}"
     low, high = predicted
     printed = log.tokens
+    blocks = _printed_blocks(log)
+    if printed is None and blocks is not None:
+        return f"the printed bytes would give {low:,} to {high:,} tokens, but {blocks:,} blocks were printed"
     if printed is None:
         return "the printed concurrency does not follow from the model, the flags and the printed bytes"
     missing = _bytes_for(model, deployment, log, printed)

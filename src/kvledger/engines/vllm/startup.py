@@ -40,6 +40,8 @@ class StartUp:
     kv_dtype: str | None = None
     prefix_caching: bool | None = None
     max_num_batched_tokens: int | None = None
+    speculative_tokens: int | None = None
+    speculative_method: str | None = None
     hybrid_off: bool = False
     device: str = "cuda"
 
@@ -110,9 +112,15 @@ def _take(facts: StartupFacts) -> StartUp:
         kv_dtype=facts.kv_dtype.value if facts.kv_dtype else None,
         prefix_caching=facts.prefix_caching.value if facts.prefix_caching else None,
         max_num_batched_tokens=_integer(facts.batch_tokens),
+        speculative_tokens=_tokens_of(facts.options.get("speculative_tokens", "")),
+        speculative_method=facts.options.get("speculative_method"),
         hybrid_off=_find(facts, NoticeKind.HYBRID_DISABLED) is not None,
         device="cpu" if facts.device and facts.device.value.lower() == "cpu" else "cuda",
     )
+
+
+def _tokens_of(text: str) -> int | None:
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 5 else None
 
 
 def _available(facts: StartupFacts, error: Notice | None) -> tuple[tuple[int, int], ...]:

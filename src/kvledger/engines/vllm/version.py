@@ -23,11 +23,15 @@ class Version(NamedTuple):
 
 FIRST = Version(0, 2)
 LATEST = Version(0, 33)
-_TEXT = re.compile(r"\s*v?(\d{1,4})\.(\d{1,4})(?:\.(\d{1,4}))?(?:\.?(?:dev|post|rc)\d{0,9})?(?:\+[\w.-]{0,60})?\s*")
+_TEXT = re.compile(
+    r"\s*v?(\d{1,4})\.(\d{1,4})(?:\.(\d{1,4}))?(?:\.?(?:dev|post|rc|a|b)\d{0,9}){0,2}(?:\+[\w.-]{0,60})?\s*"
+)
 
 
 def parse_version(text: str) -> Version:
-    """Read a version such as ``0.32``, ``v0.9.1.dev705`` or ``0.20.2+cu129``.
+    """Read a version such as ``0.32``, ``v0.9.1.dev705``, ``0.20.2rc1.dev9+g01d4d1ad3`` or ``0.20.2+cu129``.
+
+    A build between two releases counts as the one it names.
 
     Raises:
         UsageError: The text is no version, or the version is older than 0.2 or newer than the newest rules known.
@@ -39,6 +43,11 @@ def parse_version(text: str) -> Version:
     if match is None:
         raise UsageError(f"`{text[:40]}` is not a vLLM version", hint="write it as `0.32` or `0.20.2`")
     version = Version(int(match[1]), int(match[2]), int(match[3] or 0))
+    if version == (0, 1, 0) and "dev" in text:
+        raise UsageError(
+            f"`{text[:40]}` is what vLLM calls a build without its tags, so the rules it follows are not known",
+            hint=f"give the release it was built near, such as `--engine-version {LATEST[0]}.{LATEST[1]}`",
+        )
     if version < FIRST or version[:2] > LATEST[:2]:
         raise UsageError(
             f"the sizing rules of vLLM {version} are not known: they are known from {FIRST[0]}.{FIRST[1]} to "

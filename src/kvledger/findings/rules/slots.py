@@ -13,7 +13,7 @@ from kvledger.ledger import Accuracy
 from kvledger.measure.figure import Figure
 from kvledger.units import counted, format_bytes
 
-__all__ = ["ContextSplit", "ParallelContexts"]
+__all__ = ["ContextSplit", "ParallelContexts", "count_cells", "read_slots"]
 
 _NO_FIGURE = "none: the same cells, shared"
 _WAITS = "a long request takes cells that the other slots then lack"
@@ -86,12 +86,12 @@ class ContextSplit(Rule):
     def in_log(self, case: LogCase) -> Iterator[Finding]:
         """Look at the lines about slots."""
         startup = case.startup
-        found = _read_slots(startup) if startup is not None else None
+        found = read_slots(startup) if startup is not None else None
         if startup is None or found is None or case.log.engine is not Engine.LLAMACPP:
             return
         slots, strip = found
         pool = next(iter(startup.find_pools("kv")), None)
-        total = _count_cells(startup, pool)
+        total = count_cells(startup, pool)
         if slots < 2 or (startup.unified is not None and startup.unified.value) or total is None or total <= strip:
             return
         yield self.tell(
@@ -189,7 +189,7 @@ class ParallelContexts(Rule):
     def in_log(self, case: LogCase) -> Iterator[Finding]:
         """Look at the context and the slots that Ollama starts with."""
         startup = case.startup
-        found = _read_slots(startup) if startup is not None else None
+        found = read_slots(startup) if startup is not None else None
         if startup is None or found is None or case.log.engine is not Engine.OLLAMA or found[0] < 2:
             return
         slots, context = found
@@ -209,19 +209,20 @@ class ParallelContexts(Rule):
         )
 
 
-def _read_slots(startup: StartupFacts) -> tuple[int, int] | None:
+def read_slots(startup: StartupFacts) -> tuple[int, int] | None:
+    """Return the slots, and the tokens that one of them can reach."""
     slots, length = startup.max_running, startup.max_model_len
     return None if slots is None or length is None else (int(slots.value), int(length.value))
 
 
-def _count_cells(startup: StartupFacts, pool: PoolFacts | None) -> int | None:
+def count_cells(startup: StartupFacts, pool: PoolFacts | None) -> int | None:
     """Return the cells of all slots together: as set, else as allocated."""
     text = startup.options.get("n_ctx", "")
     if text.isascii() and text.isdigit() and len(text) < 13:
         return int(text)
     if pool is not None and pool.cells is not None and pool.streams is not None:
         return int(pool.cells.value * pool.streams.value)
-    found = _read_slots(startup)
+    found = read_slots(startup)
     split = startup.unified is not None and not startup.unified.value
     return found[0] * found[1] if found is not None and split else None
 

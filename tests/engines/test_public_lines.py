@@ -1,0 +1,123 @@
+"""Lines of logs that users made public, and what was misread or not read in them."""
+
+import pytest
+
+from kvledger.engines.facts import Engine, NoticeKind
+from kvledger.engines.readers import read_log
+from kvledger.engines.recognise import recognise
+from kvledger.measure.log_check import check_log
+
+
+def read(text):
+    return read_log(text, recognise(text).engine)
+
+
+def only(text):
+    (found,) = check_log(read(text))
+    return found
+
+
+ALONE = {
+    "RuntimeError: Not enough memory. Please try to increase --mem-fraction-static.": Engine.SGLANG,
+    "KV cache pool is full. Retract requests. #retracted_reqs: 1, #new_tokens_gained: 9": Engine.SGLANG,
+    "Server error: Not enough memory to handle 16000 total tokens with 2 prefill tokens. You need to decrease "
+    "`--max-batch-total-tokens` or `--max-batch-prefill-tokens`": Engine.TGI,
+    " Sequence group 221 is preempted by PreemptionMode.RECOMPUTE mode because there is not enough KV cache space. "
+    "total_num_cumulative_preemption=101": Engine.VLLM,
+    "ValueError: No available memory for the cache blocks.": Engine.VLLM,
+    "send_error: task id = 12, error: Context size has been exceeded.": Engine.LLAMACPP,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("line", ALONE)
+def test_a_line_that_users_quote_alone_names_its_engine(line):
+    found = recognise(line)
+    assert found is not None
+    assert found.engine is ALONE[line]
+
+
+def test_blocks_of_the_host_are_never_taken_for_the_pool():
+    """Markdown takes the first `#` of a line."""
+    bare = only("kv_cache_size=3.81GiB gpu_memory_utilization=0.90\nGPU blocks: 1952, # CPU blocks: 2048\n")
+    assert bare.blocks.value == 1952
+    start = read("Available KV cache memory: 3.81 GiB\nsee it: 1952, # CPU blocks: 2048\n").startups[-1]
+    assert start.find_smallest("blocks") is None
+
+
+def test_preemptions_of_v0_are_counted_from_their_running_total():
+    line = "WARNING 08-20 10:18:39 scheduler.py:1141] Sequence group {0} is preempted by PreemptionMode.RECOMPUTE mode "
+    line += "because there is not enough KV cache space. Increase it. total_num_cumulative_preemption={0}\n"
+    assert only(line.format(1) + line.format(51) + line.format(101)).preemptions == 101
+    assert only(line.format(101) + line.format(1)).preemptions == 102
+
+
+DECODE = (
+    "[2026-05-24 03:51:45 TP0] Decode batch, #running-req: 4, #full token: 2642688, full token usage: 1.00, "
+    "#swa token: 14592, swa token usage: 0.06, cuda graph: True, gen throughput (token/s): 429.52, #queue-req: 3\n"
+)
+RETRACT = (
+    "[2026-05-24 03:51:46 TP{0}] KV cache pool is full. Retract requests. #retracted_reqs: 2, #new_tokens_gained: 9\n"
+)
+
+
+def test_retractions_are_told_and_ranks_do_not_multiply_them():
+    found = only(DECODE + "".join(RETRACT.format(rank) for rank in range(8)) + DECODE)
+    assert found.preemptions == 2
+    assert found.load.preemptions == 2
+    assert "2 preemptions took it" in found.load.verdict.sentence
+
+
+def test_advice_names_the_settings_of_the_engine():
+    idle = DECODE.replace("full token usage: 1.00", "full token usage: 0.02")
+    advice = only(idle * 2).load.verdict.advice
+    assert "--max-running-requests" in advice
+    assert "max_num_seqs" not in advice
+
+
+def test_a_prompt_that_no_pool_of_v0_can_hold_is_an_error():
+    text = "INFO 08-01 15:24:16 gpu_executor.py:56] # GPU blocks: 1650, # CPU blocks: 0\n" + (
+        "WARNING 08-01 15:24:58 scheduler.py:706] Input prompt (512 tokens) is too long and exceeds the capacity of "
+        "block_manager\n"
+    )
+    (notice,) = read(text).startups[-1].errors
+    assert (notice.kind, notice.asked) == (NoticeKind.NEVER_FITS, 512)
+    assert only(text).errors == (notice.text,)
+
+
+def test_many_errors_are_told_once_and_counted():
+    line = "srv send_error: request ({0} tokens) exceeds the available context size (4096 tokens), try increasing it\n"
+    found = only("llama_context: n_ctx         = 4096\n" + "".join(line.format(5000 + n) for n in range(9)) + line * 0)
+    assert len(found.errors) == 6
+    assert "4 more errors" in found.errors[-1]
+
+
+def test_an_older_llama_cpp_tells_its_cells_before_their_bytes():
+    cells = "llama_kv_cache_init: kv_size = 8192, offload = 1, type_k = 'q8_0', type_v = 'f16', n_layer = 28\n"
+    (pool,) = read(cells).startups[-1].pools
+    assert (pool.cells.value, pool.tokens.value, pool.key_dtype, pool.value_dtype) == (8192, 8192, "q8_0", "f16")
+    (pool,) = (
+        read(
+            cells + "llama_kv_cache_init:      CUDA0 KV buffer size =   112.00 MiB\n"
+            "llama_new_context_with_model: KV self size  =  112.00 MiB, K (q8_0):   56.00 MiB, V (f16):   56.00 MiB\n"
+        )
+        .startups[-1]
+        .pools
+    )
+    assert pool.name == "kv"
+    assert pool.size_bytes.value == 112 * 2**20
+
+
+def test_slots_are_counted_where_only_they_are_printed():
+    line = "0.02.505.68{0} I slot   load_model: id  {0} | task -1 | new slot, n_ctx = 1024\n"
+    start = read("".join(line.format(n) for n in range(4))).startups[-1]
+    assert (start.max_running.value, start.max_model_len.value) == (4, 1024)
+    told = "srv load_model: initializing, n_slots = 2, n_ctx_slot = 4096, kv_unified = 'true'\n" + line.format(0)
+    assert read(told).startups[-1].max_running.value == 2
+
+
+def test_only_the_size_line_of_vllm_depends_on_the_longest_length():
+    assert only("Setting max batch total tokens to 16224\n").tokens_source == "as printed"
+    v0 = "The model's max seq len (16000) is larger than the maximum number of tokens that can be stored in KV cache"
+    assert only(f"{v0} (2368)\n").tokens_source == "as printed"
+    v1 = "GPU KV cache size: 16,224 tokens\nMaximum concurrency for 8,192 tokens per request: 1.98x\n"
+    assert only(v1).tokens_source == "as printed, at the longest length"
