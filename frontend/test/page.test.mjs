@@ -8,7 +8,8 @@ import { open, reason } from "./browser.mjs";
 
 const PAGES = process.env.PAGES;
 const AXE = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf-8");
-const NAMES = ["replay", "measure", "compared", "hostile"];
+const NAMES = ["replay", "measure", "compared", "prove", "sweep", "sharing", "log"];
+const HOSTILE = ["hostile", "hostile-prove", "hostile-sweep", "hostile-sharing", "hostile-log"];
 const file = (name) => join(PAGES, `${name}.html`);
 const skip = reason ?? (PAGES ? false : "PAGES is not set");
 
@@ -18,7 +19,7 @@ before(async () => {
 });
 after(async () => browser?.close());
 
-for (const name of NAMES) {
+for (const name of [...NAMES, ...HOSTILE]) {
   test(`${name}: opens without a request, a message on the console or an error`, { skip }, async () => {
     const { page, faults } = await browser.page(file(name));
     await page.waitForTimeout(200);

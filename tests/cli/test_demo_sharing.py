@@ -49,20 +49,17 @@ def test_what_is_saved_lets_more_answers_run(rows):
             assert row.running_forked[n] > (1 + saved / 2) * row.running_alone[n]
 
 
-def test_the_demo_prints_both_tables_and_documented_json(capsys):
+def test_the_demo_prints_both_tables_documented_json_and_a_page(capsys, tmp_path):
     called = call(capsys, "demo", "--case", "sharing", "-q")
     assert called.err == ""
     assert "Blocks saved by sharing" in called.out
     assert "Answers that run at a time" in called.out
     assert max(map(len, called.out.splitlines())) <= 100
-    record = call(capsys, "demo", "--case", "sharing", "-q", "--json").json()
+    called = call(capsys, "demo", "--case", "sharing", "-q", "--json", "--html", tmp_path / "x.html")
+    record = called.json()
     assert (record["schema"], record["schema_version"]) == ("kvledger/sharing", 1)
     assert fields_of(record) == documented_fields("demo sharing")
     check(record)
-
-
-def test_a_page_of_sharing_is_refused(capsys, tmp_path):
-    called = call(capsys, "demo", "--case", "sharing", "--html", tmp_path / "x.html")
-    assert called.code == 2
-    assert "the case `sharing` has no page" in called.err
-    assert not (tmp_path / "x.html").exists()
+    (tmp_path / "x.json").write_text(called.out)
+    page = call(capsys, "report", tmp_path / "x.json").out
+    assert page.replace("x.json", "") == (tmp_path / "x.html").read_text("utf-8").replace("demo --case sharing", "")

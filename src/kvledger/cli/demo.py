@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import click
 
 from kvledger.cli.output import print_result, refuse_overwrite, render_as, wants_color
 from kvledger.cli.paging import check_page, html_option, write_page
 from kvledger.cli.question import DEFAULTS, Question
-from kvledger.errors import UsageError
 
 __all__ = ["command"]
 
@@ -96,11 +96,9 @@ def command(
     as_json = as_json or format_ == "json"
     color = wants_color(no_color=no_color) and output is None
     if case == "sharing":
-        if html is not None:
-            raise UsageError("the case `sharing` has no page", hint="leave --html out, or give --case chat or paper")
-        print_result(
-            _sharing(seed, form="json" if as_json else format_, quiet=quiet, color=color), output=output, force=force
-        )
+        result, text = _sharing(seed, form="json" if as_json else format_, quiet=quiet, color=color)
+        print_result(text, output=output, force=force)
+        write_page(html, result, name="demo --case sharing", force=force)
         return
     from kvledger.cli.answer import ask
 
@@ -131,13 +129,14 @@ def command(
         write_page(html, replay_json(report), name=f"demo --case {case}", force=force)
 
 
-def _sharing(seed: int, *, form: str, quiet: bool, color: bool) -> str:
-    """Replay Figure 15 of the paper, and return the result as JSON or text."""
+def _sharing(seed: int, *, form: str, quiet: bool, color: bool) -> tuple[dict[str, Any], str]:
+    """Replay Figure 15 of the paper, and return the object of ``--json`` and what is printed."""
     from kvledger.cli.demo_sharing import replay_sharing
     from kvledger.cli.running import KernelNotice
     from kvledger.report.sharing import sharing_json, sharing_text
 
     report = replay_sharing(seed=seed, notice=KernelNotice(quiet=quiet))
+    result = sharing_json(report)
     if form == "json":
-        return json.dumps(sharing_json(report), indent=2, allow_nan=False)
-    return render_as(form, sharing_text(report), color=color)
+        return result, json.dumps(result, indent=2, allow_nan=False)
+    return result, render_as(form, sharing_text(report), color=color)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
@@ -12,15 +12,17 @@ import click
 from kvledger.cli.measure_options import read_pace, server_options, source_options
 from kvledger.cli.output import hint, print_result, refuse_overwrite, render_as, wants_color
 from kvledger.cli.paging import check_page, html_option, write_page
-from kvledger.errors import SourceError, UsageError
+from kvledger.errors import SourceError
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from kvledger.cli.measuring import Session
+    from kvledger.findings.finding import FindingsReport
+    from kvledger.measure.log_check import LogCheck
     from kvledger.report.measure import MeasureReport
 
-__all__ = ["command"]
+__all__ = ["command", "read_log_object"]
 
 _EPILOG = """\b
 Exit codes: 0 ran; 2 could not run; 130 interrupted."""
@@ -66,24 +68,36 @@ def command(**options: Any) -> None:
     session = Session(options["sources"], options, pace=read_pace(options["for_"], options["every"]))
     form = "json" if options["as_json"] else options["format_"]
     color = wants_color(no_color=options["no_color"]) and options["output"] is None
-    page = None
+    page: dict[str, Any] | None = None
+    name = "log"
     if session.feed.log is not None:
-        if options["html"] is not None:
-            raise UsageError("--html needs samples of a server", hint="leave it out for a log")
-        text = _read_log(session.feed.log, form=form, color=color)
+        from kvledger.report.measure_log import log_json, log_text
+
+        checks, told = _read_log(session.feed.log)
+        text = _render(lambda: log_json(checks, told), lambda: log_text(checks, told), form=form, color=color)
+        page = log_json(checks, told) if options["html"] is not None else None
+        name = "standard input" if options["sources"][0] == "-" else Path(options["sources"][0]).name
     else:
         _take_samples(session, options["record"], quiet=options["quiet"])
         if not options["quiet"]:
-            for told in session.take_hints():
-                hint(told)
+            for found in session.take_hints():
+                hint(found)
         report = session.report()
         text = _write(report, form=form, color=color)
-        page = report
-    print_result(text, output=options["output"], force=options["force"])
-    if page is not None and options["html"] is not None:
-        from kvledger.report.measure_json import measure_json
+        if options["html"] is not None:
+            from kvledger.report.measure_json import measure_json
 
-        write_page(options["html"], measure_json(page), name=page.sources[0].name, force=options["force"])
+            page, name = measure_json(report), report.sources[0].name
+    print_result(text, output=options["output"], force=options["force"])
+    if page is not None:
+        write_page(options["html"], page, name=name, force=options["force"])
+
+
+def read_log_object(content: bytes) -> dict[str, Any]:
+    """Return what a log tells as the object of ``--json``."""
+    from kvledger.report.measure_log import log_json
+
+    return log_json(*_read_log(content))
 
 
 def _write(report: MeasureReport, *, form: str, color: bool) -> str:
@@ -93,8 +107,8 @@ def _write(report: MeasureReport, *, form: str, color: bool) -> str:
     return _render(lambda: measure_json(report), lambda: measure_text(report), form=form, color=color)
 
 
-def _read_log(content: bytes, *, form: str, color: bool) -> str:
-    """Read the log of any engine."""
+def _read_log(content: bytes) -> tuple[Sequence[LogCheck], FindingsReport]:
+    """Read the log of any engine, and look for what would give memory back."""
     from kvledger.cli.looking import look_at_log
     from kvledger.engines.readers import read_log
     from kvledger.engines.recognise import TextKind, recognise
@@ -111,10 +125,7 @@ def _read_log(content: bytes, *, form: str, color: bool) -> str:
     checks = check_log(log)
     if not checks:
         raise SourceError(f"the log of {found.engine} says nothing about its KV pool")
-    from kvledger.report.measure_log import log_json, log_text
-
-    told = look_at_log(log, checks)
-    return _render(lambda: log_json(checks, told), lambda: log_text(checks, told), form=form, color=color)
+    return checks, look_at_log(log, checks)
 
 
 def _render(

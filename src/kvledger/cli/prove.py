@@ -7,7 +7,8 @@ from typing import Any
 
 import click
 
-from kvledger.cli.output import hint, print_result, terminal_width, wants_color
+from kvledger.cli.output import print_result, terminal_width, wants_color
+from kvledger.cli.paging import check_page, html_option, write_page
 
 __all__ = ["command"]
 
@@ -23,6 +24,7 @@ Examples:
   kvledger prove
   kvledger prove ./my-model --kv-memory 256MiB --max-model-len 2048
   kvledger prove demo --ways max,blocks --trace azure.csv --requests 32
+  kvledger prove --html proof.html
   kvledger prove demo --serve 8000
 """
 
@@ -64,8 +66,9 @@ Examples:
 @click.option("--host", default="127.0.0.1", show_default=True, help="Where --serve listens.")
 @click.option("--format", "format_", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="Short for --format json.")
+@html_option
 @click.option("-o", "--output", help="Write the result to this file.")
-@click.option("--force", is_flag=True, help="Overwrite it.")
+@click.option("--force", is_flag=True, help="Overwrite the files of --output and --html.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress and no hints.")
 @click.option("--no-color", is_flag=True)
 def command(**options: Any) -> None:
@@ -74,6 +77,7 @@ def command(**options: Any) -> None:
     from kvledger.report.prove import prove_json, prove_text
     from kvledger.report.tables import render
 
+    check_page(options["html"], output=options["output"], force=options["force"])
     question = ProofQuestion(**{name: options[name] for name in ProofQuestion.__slots__})
     if options["port"] is not None:
         from kvledger.cli.proof import serve_model
@@ -87,7 +91,6 @@ def command(**options: Any) -> None:
         color = options["output"] is None and wants_color(no_color=options["no_color"])
         text = render(prove_text(report), width=terminal_width(), color=color)
     print_result(text, output=options["output"], force=options["force"])
-    if options["output"] is not None and not options["quiet"]:
-        hint(f"wrote {options['output']}")
+    write_page(options["html"], prove_json(report), name="prove", force=options["force"])
     if any(agreement.different for agreement in report.agreements.values()):
         raise click.exceptions.Exit(2)

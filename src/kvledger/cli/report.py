@@ -17,17 +17,21 @@ if TYPE_CHECKING:
 __all__ = ["command"]
 
 _MOST_BYTES = 256 * 2**20
+_MOST_HEAD = 4096
+_PARQUET = b"PAR1"
 _HELP = """\
 Make one HTML page of RUN that opens offline, anywhere; of two runs, a comparison: before, after.
 
-RUN is what `kvledger replay --json`, `demo --json` or `measure --json` wrote, a recording of `measure --record`, or `-`
-for a result on standard input. `replay`, `demo` and `measure` write the same page at once with --html FILE.
+RUN is what `replay`, `demo`, `measure`, `prove` or `sweep` wrote with --json (`-`: on standard input), the Parquet file
+of a sweep, or what `measure` reads: a recording, a saved /metrics text, a folder of them, an engine's log. The same
+commands write the same page at once with --html FILE.
 
 \b
 Examples:
   kvledger report run.json -o run.html
   kvledger report before.json after.json -o compared.html
   kvledger report monday.kvr --model llama-3-8b -o monday.html
+  kvledger report vllm.log -o log.html
 """
 
 
@@ -45,8 +49,8 @@ Examples:
     show_default=True,
     help="Language the page opens in; it can be changed there.",
 )
-@click.option("--model", help="Of a recording: the served model, if it was not recognised.")
-@click.option("--bytes-per-token", type=click.IntRange(1), help="Of a recording: what a token costs, by hand.")
+@click.option("--model", help="Of what is measured: the served model, if it was not recognised.")
+@click.option("--bytes-per-token", type=click.IntRange(1), help="Of what is measured: what a token costs, by hand.")
 @click.option("--force", is_flag=True, help="Overwrite the file of --output.")
 def command(
     runs: tuple[str, ...],
@@ -75,28 +79,45 @@ def command(
 
 
 def _read(source: str, price: dict[str, str | int | None]) -> Run:
-    from kvledger.measure.recording import MAGIC
     from kvledger.report.html import read_run
+    from kvledger.sources.servers import is_server
 
-    name = "standard input" if source == "-" else Path(source).name
+    if source == "-":
+        return read_run(sys.stdin.buffer.read(_MOST_BYTES + 1), name="standard input")
+    if is_server(source):
+        raise UsageError(
+            f"`{source[:80]}` is a server, not a result",
+            hint="measure it and write the page at once: `kvledger measure URL --for 10m --html r.html`",
+        )
+    path = Path(source)
     try:
-        if source == "-":
-            content = sys.stdin.buffer.read(_MOST_BYTES + 1)
-        else:
-            with Path(source).open("rb") as stream:
-                content = stream.read(len(MAGIC))
-                if content == MAGIC:
-                    return _measure(source, price)
-                content += stream.read(_MOST_BYTES + 1)
+        if path.is_dir():
+            return _measure(source, price)
+        with path.open("rb") as stream:
+            head = stream.read(_MOST_HEAD)
+            if head.startswith(_PARQUET):
+                return _sweep(path)
+            if not head.lstrip().startswith(b"{") and head.strip():
+                return _measure(source, price)
+            content = head + stream.read(_MOST_BYTES + 1 - len(head))
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "it is not a file name"
-        raise SourceError(f"`{name[:80]}` cannot be read: {reason}", hint="give a saved result") from None
-    return read_run(content, name=name)
+        raise SourceError(f"`{path.name[:80]}` cannot be read: {reason}", hint="give a saved result") from None
+    return read_run(content, name=path.name)
+
+
+def _sweep(path: Path) -> Run:
+    from kvledger.cli.sweep_gathering import read_sweep
+    from kvledger.report.html import run_of
+    from kvledger.report.sweep import sweep_json
+
+    return run_of(sweep_json(read_sweep(path)), name=path.name)
 
 
 def _measure(source: str, price: dict[str, str | int | None]) -> Run:
-    """Measure a recording as `kvledger measure` does without other options."""
+    """Measure a recording, a saved text or a log as `kvledger measure` does without other options."""
     from kvledger.cli.measure import command as measure
+    from kvledger.cli.measure import read_log_object
     from kvledger.cli.measuring import Session
     from kvledger.report.html import run_of
     from kvledger.report.measure_json import measure_json
@@ -104,6 +125,9 @@ def _measure(source: str, price: dict[str, str | int | None]) -> Run:
 
     options = measure.make_context("measure", [source]).params
     session = Session((source,), options | price, pace=Pace())
+    name = Path(source).name
+    if session.feed.log is not None:
+        return run_of(read_log_object(session.feed.log), name=name)
     for _ in session.readings():
         pass
-    return run_of(measure_json(session.report()), name=Path(source).name)
+    return run_of(measure_json(session.report()), name=name)

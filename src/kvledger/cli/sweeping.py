@@ -17,19 +17,18 @@ import msgspec
 import kvledger
 from kvledger.cli.output import new_file, refuse_overwrite
 from kvledger.cli.sweep_cell import run_cell
+from kvledger.cli.sweep_gathering import gather
 from kvledger.cli.sweep_progress import SweepProgress
 from kvledger.cli.sweep_settings import SweepSettings
 from kvledger.errors import Error, SourceError, UsageError
-from kvledger.report.sweep import Failure, SweepReport
+from kvledger.report.sweep import SweepReport
 from kvledger.sources.kernels import KernelCache
 from kvledger.sweep.cluster import run_on_ray
-from kvledger.sweep.columns import Cell
 from kvledger.sweep.grid import MOST_BYTES, Cells, Values, read_grid
 from kvledger.sweep.inputs import digest_of
 from kvledger.sweep.job import Job, JobResult, failed, key_of
 from kvledger.sweep.journal import Journal
 from kvledger.sweep.results import Provenance, read_results, write_results
-from kvledger.sweep.summary import FIGURES, Row
 from kvledger.sweep.workers import Answer, Lost, run_in_processes
 
 __all__ = ["Sweep", "SweepQuestion"]
@@ -215,31 +214,12 @@ class Sweep:
             )
 
     def _report(self, results: dict[str, JobResult], *, known: int, output: str | None) -> SweepReport:
-        rows, failures = [], []
-        for key, result in results.items():
-            values = {name: self._by_key[key][name] for name in self._cells.varying if name in self._by_key[key]}
-            for row in result.rows:
-                if row.get("error_code") is None:
-                    figures: dict[str, Cell] = {name: row.get(name) for name in FIGURES}
-                    rows.append(Row(cell=key, policy=str(row["policy"]), values=values, figures=figures))
-                else:
-                    policy = row.get("policy")
-                    failures.append(
-                        Failure(
-                            cell=key,
-                            policy=None if policy is None else str(policy),
-                            values=values,
-                            code=str(row["error_code"]),
-                            message=str(row["error"]),
-                        )
-                    )
-        return SweepReport(
+        return gather(
+            results,
+            {key: self._by_key[key] for key in results},
             source=self._path.name,
-            cells=len(results),
-            known=known,
             varying=self._cells.varying,
-            rows=rows,
-            failures=failures,
+            known=known,
             output=output,
             notes=tuple(self._notes(output)),
         )

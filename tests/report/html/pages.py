@@ -11,7 +11,7 @@ from kvledger.report.measure import MeasureReport, SourceReport
 from kvledger.report.measure_json import measure_json
 from tests.measure.recorded import rows, scrapes
 
-from .results import PAGED, RATIO, finding, layout, policy, replay
+from .results import PAGED, RATIO, finding, layout, log, policy, prove, replay, sharing, sweep
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"' \u202eevil\u202c \x00\x1b[31m"
 SPREADSHEET = "=1+1;@SUM(A1)"
@@ -54,6 +54,19 @@ def hostile():
     return result
 
 
+FIXED = {"schema", "accuracy", "cell", "trade", "unit"}
+"""What is one of a few words, or only an identity."""
+
+
+def attacked(value, key=""):
+    """Return a result in which everything that is text attacks the page."""
+    if isinstance(value, dict):
+        return {name: item if name in FIXED else attacked(item, name) for name, item in value.items()}
+    if isinstance(value, list):
+        return [attacked(item, key) for item in value]
+    return HOSTILE if isinstance(value, str) else value
+
+
 def largest():
     """Return a replay of nine policies with as much as there ever is of each."""
     policies = [policy(f"policy {i}", RATIO if i % 2 else PAGED, points=2048) for i in range(9)]
@@ -74,9 +87,15 @@ def write_pages(folder: Path) -> None:
         "compared": [with_maps(), with_maps(settings=replay()["settings"] | {"max_model_len": 2048})],
         "hostile": [hostile()],
         "largest": [largest()],
+        "prove": [prove()],
+        "sweep": [sweep()],
+        "sharing": [sharing()],
+        "log": [log()],
     }
+    pages |= {f"hostile-{name}": [attacked(pages[name][0])] for name in ("prove", "sweep", "sharing", "log")}
     for name, results in pages.items():
         runs = [
-            run_of(result, name=HOSTILE if name == "hostile" else f"run {i}.json") for i, result in enumerate(results)
+            run_of(result, name=HOSTILE if name.startswith("hostile") else f"run {i}.json")
+            for i, result in enumerate(results)
         ]
         (folder / f"{name}.html").write_text(render_page(runs), "utf-8")

@@ -11,6 +11,7 @@ from kvledger.errors import SourceError
 from kvledger.report.html import read_run, render_page
 
 from .pages import measured, with_maps
+from .results import log, prove, sharing, sweep
 
 JUNK = st.one_of(
     st.none(),
@@ -49,14 +50,14 @@ def short(value):
     return [short(item) for item in value] if isinstance(value, list) else value
 
 
-RESULTS = [short(with_maps()), short(measured())]
+RESULTS = [short(with_maps()), short(measured()), prove(), sweep(), sharing(), log()]
 PLACES = [places_of(result)[1:] for result in RESULTS]
 
 
-@settings(max_examples=100)
+@settings(max_examples=200)
 @given(st.data())
 def test_any_part_replaced_by_anything(data):
-    which = data.draw(st.integers(0, 1))
+    which = data.draw(st.integers(0, len(RESULTS) - 1))
     path = data.draw(st.sampled_from(PLACES[which]))
     content = json.dumps(replaced(RESULTS[which], path, data.draw(JUNK))).encode()
     try:
@@ -67,7 +68,7 @@ def test_any_part_replaced_by_anything(data):
     assert "\u202e" not in page
 
 
-@pytest.mark.parametrize("which", [0, 1])
+@pytest.mark.parametrize("which", range(len(RESULTS)))
 def test_any_part_left_out(which):
     for path in PLACES[which]:
         if isinstance(path[-1], str):

@@ -11,7 +11,9 @@ SELDOM = {  # only for results that are unlike those of the tests
     "question.sample", "whatif.title", "whatif.note", "whatif.capacity", "nav.whatif", "findings.safe",
     "findings.nothing", "findings.more", "paper.kept", "engine.tokens.between", "engine.least",
     "traffic.cached_prompt_tokens", "traffic.evicted_tokens", "traffic.reserved_used_ratio",
-    "pool.moment.most-holes", "meaning.cached", "meaning.unattributed",
+    "pool.moment.most-holes", "meaning.cached", "meaning.unattributed", "ways.partly", "ways.fault", "ways.alone",
+    "sweep.cut", "sweep.demands", "sweep.nothing", "sweep.best.first_token_p99_seconds", "log.untold",
+    "sweep.best.output_tokens_per_second",
 }  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""What a page shows side by side: one book is one policy of a replay, or one engine of a measurement."""
+"""What a page shows side by side: a book is one policy of a replay, one engine of a measurement, one way of a proof."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from dataclasses import dataclass
 
 from kvledger.ledger import Account
 from kvledger.replay.outcome import is_held_up
+from kvledger.report.html.checks import Result
 from kvledger.report.html.layout import thin_layouts
 from kvledger.report.html.reading import Run
 from kvledger.report.html.saved import SavedLayout, SavedPolicy, SavedReplay
 from kvledger.report.html.saved_measure import SavedEngine, SavedMeasure, SavedSource
+from kvledger.report.html.saved_prove import SavedProve, SavedSide
 from kvledger.report.html.timeline import Timeline, timeline_of
 
 __all__ = ["Book", "books_of"]
@@ -24,7 +26,7 @@ class Book:
     """One pool over time.
 
     ``key`` is unique on the page; ``run`` is the index of its run; ``waiting`` tells whether ``ratio`` are means while
-    requests waited. ``policy`` or ``engine`` is what the numbers were taken from.
+    requests waited. ``policy``, ``engine`` or ``side`` is what the numbers were taken from.
     """
 
     key: str
@@ -39,12 +41,18 @@ class Book:
     layouts: Sequence[SavedLayout] = ()
     policy: SavedPolicy | None = None
     engine: SavedEngine | None = None
+    side: SavedSide | None = None
+
+    @property
+    def meaning(self) -> str:
+        """What the policy, or the way, does."""
+        return self.policy.meaning if self.policy else self.side.meaning if self.side else ""
 
 
 def books_of(runs: Sequence[Run]) -> list[Book]:
     """Return the books of all runs, with timelines that fit one page together."""
     count = sum(_count(run.result) for run in runs)
-    most = max(64, min(_MOST_POINTS, _ALL_POINTS // count))
+    most = max(64, min(_MOST_POINTS, _ALL_POINTS // max(1, count)))
     replays = [run.result for run in runs if isinstance(run.result, SavedReplay)]
     maps = sum(len(policy.layouts) for result in replays for policy in result.policies)
     books = []
@@ -53,17 +61,17 @@ def books_of(runs: Sequence[Run]) -> list[Book]:
             for index, policy in enumerate(run.result.policies):
                 layouts = thin_layouts(policy.layouts, of=maps)
                 books.append(_of_policy(policy, layouts, run=number, index=index, most=most))
-        else:
+        elif isinstance(run.result, SavedMeasure):
             books += _of_engines(run.result, run=number, most=most)
+        elif isinstance(run.result, SavedProve):
+            books += _of_sides(run.result, run=number)
     return books
 
 
-def _count(result: SavedReplay | SavedMeasure) -> int:
-    return (
-        len(result.policies)
-        if isinstance(result, SavedReplay)
-        else sum(len(s.engines) + len(s.pools) for s in result.sources)
-    )
+def _count(result: Result) -> int:
+    if isinstance(result, SavedReplay):
+        return len(result.policies)
+    return sum(len(s.engines) + len(s.pools) for s in result.sources) if isinstance(result, SavedMeasure) else 0
 
 
 def _of_policy(policy: SavedPolicy, layouts: Sequence[SavedLayout], *, run: int, index: int, most: int) -> Book:
@@ -108,6 +116,25 @@ def _of_engines(result: SavedMeasure, *, run: int, most: int) -> list[Book]:
                 )
             )
     return books
+
+
+def _of_sides(result: SavedProve, *, run: int) -> list[Book]:
+    return [
+        Book(
+            key=f"{run}.{index}",
+            run=run,
+            name=side.way,
+            capacity=side.capacity_bytes,
+            unit="bytes",
+            ratio={account: side.ratio.get(account, 0.0) for account in Account},
+            waiting=side.saturated_ratio is not None,
+            running=side.saturated_running or side.mean_running,
+            timeline=None,
+            side=side,
+        )
+        for index, side in enumerate(result.sides)
+        if side.failure is None and side.ratio is not None
+    ]
 
 
 def _name(source: SavedSource, engine: SavedEngine, *, several: bool) -> str:

@@ -16,7 +16,7 @@ __all__ = ["translate"]
 
 _LONGEST = 600
 _FIELD = re.compile(r"\\\{(\w+)\\\}")
-_BREAKS = ((re.compile(r"(?<=\.) (?=[A-Z`])"), ""), (re.compile("; "), "；"), (re.compile(", and "), "，"))
+_BREAKS = ((re.compile(r"(?<=\.) (?=[A-Z0-9`])"), ""), (re.compile("; "), "；"), (re.compile(", and "), "，"))
 
 
 def translate(text: str) -> str | None:

@@ -9,7 +9,7 @@ __all__ = ["clean_text", "clean_value"]
 
 _LONGEST = 2_000
 _KEPT = {"\n", "\u200d"}  # line breaks of our own sentences, and what joins emoji
-_MOST_ITEMS = 20_000
+_MOST_KEYS = 20_000
 _DEEPEST = 12
 _LARGEST = 2**62
 
@@ -26,8 +26,8 @@ def clean_text(text: str, *, longest: int = _LONGEST) -> str:
     )
 
 
-def clean_value(value: Any, *, depth: int = 0) -> Any:
-    """Return a JSON value with clean strings and keys, and bounded in size.
+def clean_value(value: Any, *, most_items: int, depth: int = 0) -> Any:
+    """Return a JSON value with clean strings and keys, and at most ``most_items`` in each list.
 
     Raises:
         ValueError: A number is larger than anything that is counted here.
@@ -37,10 +37,13 @@ def clean_value(value: Any, *, depth: int = 0) -> Any:
     if depth >= _DEEPEST:
         return None
     if isinstance(value, dict):
-        items = list(value.items())[:_MOST_ITEMS]
-        return {clean_text(str(key), longest=200): clean_value(item, depth=depth + 1) for key, item in items}
+        items = list(value.items())[:_MOST_KEYS]
+        return {
+            clean_text(str(key), longest=200): clean_value(item, most_items=most_items, depth=depth + 1)
+            for key, item in items
+        }
     if isinstance(value, (list, tuple)):
-        return [clean_value(item, depth=depth + 1) for item in value[:_MOST_ITEMS]]
+        return [clean_value(item, most_items=most_items, depth=depth + 1) for item in value[:most_items]]
     if isinstance(value, (int, float)) and not -_LARGEST <= value <= _LARGEST:
         raise ValueError(f"it holds a number beyond {_LARGEST:,}")
     return value

@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from kvledger.report.html.markup import Markup, element, join
 from kvledger.units import format_bytes
 
-__all__ = ["amount", "count", "duration", "percent", "points", "share_cell", "total"]
+__all__ = ["amount", "count", "duration", "fine_amount", "percent", "points", "share_cell", "short_amount", "total"]
 
 _GAP = "\u202f"
 _MINUS = "\u2212"
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 def percent(ratio: float) -> str:
@@ -35,6 +36,30 @@ def amount(value: float, unit: str) -> str:
     if unit != "bytes":
         return f"{round(value):,}"
     return format_bytes(round(value)).replace(" ", _GAP)
+
+
+def short_amount(size_bytes: float) -> str:
+    """Write an amount of bytes as a mark on an axis.
+
+    >>> short_amount(1.5 * 2**30).split()
+    ['1.5', 'GiB']
+    """
+    power = _power(size_bytes)
+    return f"{size_bytes / 1024**power:.3g}{_GAP}{_UNITS[power]}"
+
+
+def fine_amount(size_bytes: float) -> str:
+    """Write an amount of bytes so that the bounds of a rounded one can be told apart.
+
+    >>> fine_amount(17.205 * 2**30).split()
+    ['17.2050', 'GiB']
+    """
+    power = _power(size_bytes)
+    return f"{size_bytes / 1024**power:.4f}{_GAP}{_UNITS[power]}"
+
+
+def _power(size_bytes: float) -> int:
+    return next((n for n, _ in reversed(list(enumerate(_UNITS))) if size_bytes >= 1024**n), 0)
 
 
 def count(value: float | None) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 __all__ = ["Markup", "data_script", "element", "join"]
 
-_VOID = {"meta", "link", "br", "col", "rect", "path", "line"}
+_VOID = {"meta", "link", "br", "col", "rect", "path", "line", "circle"}
 
 
 class Markup(str):

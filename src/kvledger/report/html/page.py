@@ -8,9 +8,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import asdict
 from enum import StrEnum
-from typing import Any
+from typing import Any, assert_never
 
 import msgspec
+from msgspec.structs import replace
 
 import kvledger
 from kvledger.errors import SourceError
@@ -20,6 +21,11 @@ from kvledger.report.html.markup import Markup, data_script, element
 from kvledger.report.html.phrases import read_asset
 from kvledger.report.html.reading import Run
 from kvledger.report.html.saved import SavedReplay
+from kvledger.report.html.saved_log import SavedLog
+from kvledger.report.html.saved_measure import SavedMeasure
+from kvledger.report.html.saved_prove import SavedProve
+from kvledger.report.html.saved_sharing import SavedSharing
+from kvledger.report.html.saved_sweep import SavedSweep
 from kvledger.report.html.sections.answer import answer_section
 from kvledger.report.html.sections.balance import balance_section
 from kvledger.report.html.sections.charts import time_section
@@ -27,10 +33,14 @@ from kvledger.report.html.sections.comparison import compare_section, comparison
 from kvledger.report.html.sections.engine import engine_section
 from kvledger.report.html.sections.findings import findings_section
 from kvledger.report.html.sections.lengths import lengths_section
+from kvledger.report.html.sections.log import log_section
 from kvledger.report.html.sections.mitigations import mitigations_section, what_if_section
 from kvledger.report.html.sections.pool import pool_section
+from kvledger.report.html.sections.prove import prove_section
 from kvledger.report.html.sections.provenance import provenance_section
 from kvledger.report.html.sections.requests import requests_section
+from kvledger.report.html.sections.sharing import sharing_section
+from kvledger.report.html.sections.sweep import sweep_sections, sweep_shown
 from kvledger.report.html.style import account_style, hatches
 from kvledger.report.html.words import both, script_phrases
 
@@ -40,8 +50,8 @@ SCHEMA = "kvledger/report"
 SCHEMA_VERSION = 1
 _SECTION = re.compile(r'<section id="([a-z]+[-0-9]*)"')
 _CONTENTS = (
-    "balance", "comparison", "findings", "time", "pool", "engine", "requests", "mitigations", "whatif", "lengths",
-    "provenance",
+    "balance", "comparison", "ways", "sharing", "trade", "grid", "failures", "log", "findings", "time", "pool",
+    "engine", "requests", "mitigations", "whatif", "lengths", "provenance",
 )  # fmt: skip
 
 
@@ -56,11 +66,11 @@ def render_page(runs: Sequence[Run], *, language: Language = Language.ENGLISH) -
     """Return the page of one run, or of two to compare; the same runs give the same bytes.
 
     Raises:
-        SourceError: No engine of a measurement has a ledger.
+        SourceError: No engine of a measurement has a ledger, or one of two results has nothing to compare.
     """
     books = books_of(runs)
-    if not books:
-        raise SourceError("no sample has a ledger, so there is nothing to draw", hint="measure a server while it works")
+    for number, run in enumerate(runs):
+        _check_books(run, any(book.run == number for book in books), alone=len(runs) == 1)
     style = account_style() + read_asset("page.css")
     script = read_asset("page.js")
     policy = (
@@ -95,6 +105,17 @@ def render_page(runs: Sequence[Run], *, language: Language = Language.ENGLISH) -
     return f"<!doctype html>\n{root}\n"
 
 
+def _check_books(run: Run, has_books: bool, *, alone: bool) -> None:
+    if isinstance(run.result, SavedMeasure) and not has_books:
+        raise SourceError("no sample has a ledger, so there is nothing to draw", hint="measure a server while it works")
+    if isinstance(run.result, (SavedSweep, SavedSharing, SavedLog)) and not alone:
+        kind = run.result.schema.removeprefix("kvledger/")
+        raise SourceError(
+            f"`{run.name}` is of `{kind}`, which has no ledgers to compare",
+            hint="give it alone, or two results of `replay`, `measure` or `prove`",
+        )
+
+
 def _header(sections: Sequence[Markup]) -> Markup:
     found = [match[1] for s in sections if (match := _SECTION.match(s))]
     links = [
@@ -115,14 +136,15 @@ def _sections(runs: Sequence[Run], books: Sequence[Book]) -> list[Markup]:
     several = len(runs) > 1
     replays = [(number, run.result) for number, run in enumerate(runs) if isinstance(run.result, SavedReplay)]
     seconds = replays[-1][1].accuracy.get("seconds", Accuracy.MODELLED) if replays else Accuracy.MEASURED
-    return [
+    parts = [
         answer_section(runs, books, lead=comparison_sentence(pair_books(books)) if len(runs) == 2 else None),
         compare_section(runs, books),
-        balance_section(books, names),
-        *(
-            findings_section(number, run.result.findings, name=run.name if several else None)
-            for number, run in enumerate(runs)
-        ),
+        balance_section(books, names) if books else Markup(""),
+    ]
+    for number, run in enumerate(runs):
+        parts += _of_kind(number, run, name=run.name if several else None)
+    return [
+        *parts,
         time_section(books, seconds),
         pool_section(books, names),
         engine_section(books, names),
@@ -132,6 +154,26 @@ def _sections(runs: Sequence[Run], books: Sequence[Book]) -> list[Markup]:
         *(lengths_section(number, result, name=names[number] if several else None) for number, result in replays),
         provenance_section(runs, kvledger.__version__),
     ]
+
+
+def _of_kind(number: int, run: Run, *, name: str | None) -> list[Markup]:
+    """Return what only this kind of result has; of replays and measurements, their findings."""
+    match run.result:
+        case SavedReplay() | SavedMeasure():
+            return [findings_section(number, run.result.findings, name=name)]
+        case SavedProve():
+            return [prove_section(number, run.result, name=name)]
+        case SavedSweep():
+            return sweep_sections(number, run.result, name=name)
+        case SavedSharing():
+            return [sharing_section(number, run.result, name=name)]
+        case SavedLog():
+            return [
+                log_section(number, run.result, name=name),
+                findings_section(number, run.result.findings, name=name),
+            ]
+        case _:
+            assert_never(run.result)
 
 
 def _data(runs: Sequence[Run], books: Sequence[Book]) -> dict[str, Any]:
@@ -152,8 +194,14 @@ def _data(runs: Sequence[Run], books: Sequence[Book]) -> dict[str, Any]:
             }
             for book in books
         ],
-        "runs": [{"name": run.name, "result": _without_series(msgspec.to_builtins(run.result))} for run in runs],
+        "runs": [{"name": run.name, "result": _without_series(msgspec.to_builtins(_shown(run)))} for run in runs],
     }
+
+
+def _shown(run: Run) -> Any:
+    """Return a result as far as it stands on the page: of a sweep, the rows that are listed."""
+    result = run.result
+    return replace(result, rows=sweep_shown(result)) if isinstance(result, SavedSweep) else result
 
 
 def _without_series(value: Any) -> Any:

@@ -1,4 +1,4 @@
-/*! sources 61ca2c62bcd2822667a59fcf287dfc8eb01cbf2cd2eeedad2c836d60606fe76b */
+/*! sources 73de8fb981a782ece247f0eaeeca0bef103722ccd882d1e40498fc204373ec4b */
 /*! uPlot
 The MIT License (MIT)
 

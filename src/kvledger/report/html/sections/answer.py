@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import assert_never
 
 from kvledger.ledger import Account
 from kvledger.report.html.book import Book
@@ -10,9 +11,20 @@ from kvledger.report.html.figures import amount, count, duration, percent
 from kvledger.report.html.markup import Markup, element
 from kvledger.report.html.reading import Run
 from kvledger.report.html.saved import SavedReplay
+from kvledger.report.html.saved_log import SavedLog
+from kvledger.report.html.saved_measure import SavedMeasure
+from kvledger.report.html.saved_prove import SavedProve
+from kvledger.report.html.saved_sharing import SavedSharing
+from kvledger.report.html.saved_sweep import SavedSweep
+from kvledger.report.html.sections.log import log_answers
+from kvledger.report.html.sections.prove import prove_facts
+from kvledger.report.html.sections.sharing import sharing_answer, sharing_facts
+from kvledger.report.html.sections.sweep import sweep_facts
 from kvledger.report.html.words import both, code, told, told_as_sentence
 
 __all__ = ["answer_section"]
+
+_MOST_LINES = 6
 
 
 def answer_section(runs: Sequence[Run], books: Sequence[Book], *, lead: Markup | None) -> Markup:
@@ -23,9 +35,10 @@ def answer_section(runs: Sequence[Run], books: Sequence[Book], *, lead: Markup |
     for number, run in enumerate(runs):
         mine = [book for book in books if book.run == number]
         label = None if lead is None else ("comparison.before", "comparison.after")[number]
-        told_here = _replay(run, run.result, mine) if isinstance(run.result, SavedReplay) else _measure(run, mine)
+        told_here = _told(run, mine)
         for question, sentence, advice in told_here:
-            parts.append(_facts([both(label), *question] if label else question))
+            if question:
+                parts.append(_facts([both(label), *question] if label else question))
             parts.append(element("p" if parts[1:] else "h1", sentence, class_="sentence" if parts[1:] else None))
             if advice is not None:
                 parts.append(element("p", advice, class_="advice"))
@@ -33,6 +46,27 @@ def answer_section(runs: Sequence[Run], books: Sequence[Book], *, lead: Markup |
 
 
 _Told = tuple[list[Markup], Markup, Markup | None]
+
+
+def _told(run: Run, books: Sequence[Book]) -> Iterator[_Told]:
+    match run.result:
+        case SavedReplay():
+            yield from _replay(run, run.result, books)
+        case SavedMeasure():
+            yield from _measure(run, books)
+        case SavedProve():
+            yield prove_facts(run.result), told(run.result.answer), None
+        case SavedSweep():
+            first, *others = run.result.answer.splitlines() or [""]
+            yield sweep_facts(run.result), told(first), None
+            for line in others[:_MOST_LINES]:
+                yield [], told(line), None
+        case SavedSharing():
+            yield sharing_facts(run.result), sharing_answer(run.result), None
+        case SavedLog():
+            yield from log_answers(run.result, run.name)
+        case _:
+            assert_never(run.result)
 
 
 def _replay(run: Run, result: SavedReplay, books: Sequence[Book]) -> Iterator[_Told]:

@@ -33,7 +33,7 @@ def balance_section(books: Sequence[Book], names: Sequence[str]) -> Markup:
 
 def shown_accounts(books: Sequence[Book]) -> tuple[Account, ...]:
     """Return the accounts that any book has, and those that are always shown."""
-    always = _ALWAYS if any(book.policy for book in books) else (Account.USED, Account.FREE)
+    always = _ALWAYS if any(book.policy or book.side for book in books) else (Account.USED, Account.FREE)
     return tuple(a for a in Account if a in always or any(book.ratio[a] for book in books))
 
 
@@ -96,7 +96,7 @@ def _legend(accounts: Sequence[Account]) -> Markup:
 
 def _meanings(books: Sequence[Book]) -> Markup:
     """Return what each policy does; every name once."""
-    meanings = {book.name: book.policy.meaning for book in books if book.policy is not None}
+    meanings = {book.name: book.meaning for book in books if book.meaning}
     if not meanings:
         return Markup("")
     rows = [element("div", element("dt", code(name)), element("dd", told(text))) for name, text in meanings.items()]
@@ -106,15 +106,15 @@ def _meanings(books: Sequence[Book]) -> Markup:
 
 
 def _table(books: Sequence[Book], names: Sequence[str], accounts: Sequence[Account]) -> Markup:
-    engine = any(book.engine for book in books)
+    kind = "engine" if any(book.engine for book in books) else "way" if all(book.side for book in books) else "policy"
+    known, formula = ("measured", "formula.tensors") if kind == "way" else ("derived", "formula.account")
     columns = [
-        Column(title=both("balance.engine" if engine else "balance.policy"), text=True),
-        *(
-            Column(title=account_name(a), accuracy="derived", formula="formula.account", swatch=str(a))
-            for a in accounts
+        Column(title=both(f"balance.{kind}"), text=True),
+        *(Column(title=account_name(a), accuracy=known, formula=formula, swatch=str(a)) for a in accounts),
+        Column(title=both("balance.running"), accuracy=known, formula="formula.running"),
+        Column(
+            title=both("balance.pool"), accuracy=known, formula="formula.given" if kind == "way" else "formula.pool"
         ),
-        Column(title=both("balance.running"), accuracy="derived", formula="formula.running"),
-        Column(title=both("balance.pool"), accuracy="derived", formula="formula.pool"),
     ]
     rows: list[list[Cell]] = []
     for book in books:

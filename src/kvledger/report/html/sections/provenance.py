@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import assert_never
 
+from kvledger.report.html.checks import Result
 from kvledger.report.html.figures import count
 from kvledger.report.html.frame import section, subsection
 from kvledger.report.html.markup import Markup, element, join
 from kvledger.report.html.reading import Run
 from kvledger.report.html.saved import SavedReplay
+from kvledger.report.html.saved_log import SavedLog
 from kvledger.report.html.saved_measure import SavedMeasure
+from kvledger.report.html.saved_prove import SavedProve
+from kvledger.report.html.saved_sharing import SavedSharing
+from kvledger.report.html.saved_sweep import SavedSweep
 from kvledger.report.html.words import both, code, prose, told
 
 __all__ = ["provenance_section"]
@@ -30,20 +36,52 @@ def provenance_section(runs: Sequence[Run], version: str) -> Markup:
 def _run(number: int, run: Run, version: str) -> Markup:
     facts = [(both("provenance.input"), element("bdi", run.name))]
     result = run.result
+    written = version if isinstance(result, (SavedMeasure, SavedLog)) else result.kvledger_version
+    facts.append((both("provenance.version"), Markup(f"kvledger {element('bdi', written)}")))
     if isinstance(result, SavedReplay):
-        facts.append((both("provenance.version"), Markup(f"kvledger {element('bdi', result.kvledger_version)}")))
         facts.append((both("provenance.clock"), _clock(result.settings.get("clock"))))
-        for kind in _KINDS:
-            accuracy = result.accuracy.get(kind)
-            if accuracy is not None:
-                known = element("em", both(f"accuracy.{accuracy}"), class_=f"known {accuracy}")
-                facts.append((both(f"provenance.{kind}"), known))
-    else:
-        facts.append((both("provenance.version"), Markup(f"kvledger {element('bdi', version)}")))
+        facts += [
+            (both(f"provenance.{kind}"), _known(result.accuracy[kind])) for kind in _KINDS if kind in result.accuracy
+        ]
+    elif isinstance(result, SavedProve):
+        facts += [(element("bdi", name), element("bdi", release or "–")) for name, release in result.versions.items()]
+        facts.append((both("provenance.threads"), join(count(result.threads))))
+        facts += [
+            (both(f"provenance.{k}"), _known(result.accuracy[k])) for k in ("bytes", "seconds") if k in result.accuracy
+        ]
+    elif isinstance(result, SavedSweep):
+        facts += [(both("provenance.ratios"), _known("derived")), (both("provenance.seconds"), _known("modelled"))]
+    elif isinstance(result, SavedSharing):
+        facts += [(both("provenance.seed"), join(count(result.seed))), (both("provenance.ratios"), _known("derived"))]
+        facts.append((both("provenance.lengths"), _known("modelled")))
     rows = element("dl", *(element("div", element("dt", k), element("dd", v)) for k, v in facts), class_="facts-list")
-    notes = list(_notes(result) if isinstance(result, SavedReplay) else _measure_notes(result))
+    notes = list(_notes_of(result))
     listed = element("ul", *(element("li", note) for note in notes), class_="notes") if notes else None
     return subsection(f"run-{number}", element("bdi", run.name), None, join(rows, listed))
+
+
+def _known(accuracy: str) -> Markup:
+    return element("em", both(f"accuracy.{accuracy}"), class_=f"known {accuracy}")
+
+
+def _notes_of(result: Result) -> Iterator[Markup]:
+    match result:
+        case SavedReplay():
+            yield from _notes(result)
+        case SavedMeasure():
+            yield from _measure_notes(result)
+        case SavedProve():
+            yield from (both(f"ways.rule.{rule}") for rule in ("bytes", "seconds", "start"))
+            yield from (told(note) for note in result.notes)
+        case SavedSweep():
+            yield both("sweep.rule")
+            yield from (told(note) for note in result.notes if not note.startswith("give -o "))
+        case SavedSharing():
+            yield from (both(f"sharing.rule.{rule}") for rule in ("lengths", "beams"))
+        case SavedLog():
+            yield both("log.rule")
+        case _:
+            assert_never(result)
 
 
 def _measure_notes(result: SavedMeasure) -> Iterator[Markup]:

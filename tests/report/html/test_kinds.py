@@ -1,0 +1,163 @@
+"""Pages of what is no replay and no measurement: proofs, sweeps, sharing, logs."""
+
+import json
+import re
+
+import pytest
+
+from kvledger.errors import SourceError
+from kvledger.report.html import render_page, run_of
+from kvledger.report.html.chinese import translate
+
+from .pages import HOSTILE, attacked
+from .results import log, prove, replay, sharing, sweep
+from .test_page import data_of, elements, page_of
+
+KINDS = [prove, sweep, sharing, log]
+
+
+def text_of(result):
+    return " ".join(" ".join(elements(page_of(result)).text).split())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_same_result_gives_the_same_bytes(kind):
+    assert page_of(kind()) == page_of(kind())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_text_from_outside_adds_no_element(kind):
+    page = page_of(attacked(kind()))
+    assert {tag for tag, _ in elements(page).tags} <= {tag for tag, _ in elements(page_of(kind())).tags} | {"code"}
+    assert page.count("<script") == 2
+    assert "\u202e" not in page
+    assert HOSTILE[:9] not in page.replace("</script>", "", 2)
+
+
+def test_a_proof_shows_the_ledger_the_speed_and_the_answers_of_each_way():
+    text = text_of(prove())
+    for part in ("25.0 %", "256.00 MiB", "100.0", "62.5", "300", "the same but for near ties", "4.0"):
+        assert part in text
+    assert "generate-batch did not run: no page fits" in text
+    assert "hidden : the tensors it holds cannot be seen" in text
+
+
+def test_an_answer_that_differs_is_a_fault_on_the_page():
+    proof = prove()
+    proof["sides"][2]["agreement"] = {"same": 8, "tie": 1, "different": 1, "missing": 0}
+    assert "a fault: please report it" in text_of(proof)
+
+
+def test_two_proofs_are_compared_way_by_way():
+    page = page_of(prove(), prove(threads=1))
+    assert "Before and after" in page
+    assert "blocks</bdi>" in page
+
+
+def test_a_sweep_shows_what_nothing_beats_and_what_each_setting_does():
+    text = text_of(sweep())
+    for part in (
+        "16.00 MiB",
+        "By block-size",
+        "By prefix-caching",
+        "Least waste",
+        "8.00 s",
+        "∞",
+        "block size 0",
+    ):
+        assert part in text or part == "Least waste"
+    assert "1 rows that reject or cut short more requests than others are left out" in text
+
+
+def test_a_dot_lies_where_its_row_belongs():
+    (first, last) = re.findall(
+        r'<circle cx="([0-9.]+)" cy="([0-9.]+)" r="5" class="front">', page_of(sweep(rates=(2.0,)))
+    )
+    assert float(first[0]) < float(last[0])  # wastes less, so it lies to the left
+    assert float(first[1]) < float(last[1])  # waits longer, so it lies higher up
+
+
+def test_a_sweep_of_many_rows_lists_the_first_and_says_so():
+    many = sweep(rates=tuple(range(1, 201)))
+    page = page_of(many)
+    assert "The first 400 rows are listed; 800 more are in the result itself." in page
+    assert "188 more demands are in the table of all rows only" in page
+    assert len(data_of(page)["runs"][0]["result"]["rows"]) == 400
+    assert len(page.encode()) < 3_000_000
+
+
+def test_rows_that_nothing_beats_are_listed_first():
+    rows = data_of(page_of(sweep()))["runs"][0]["result"]["rows"]
+    assert [(row["policy"], row["values"]["block-size"]) for row in rows[:4]] == 2 * [("paged", 16), ("paged", 256)]
+
+
+def test_sharing_is_told_in_words_with_the_paper_beside_it():
+    text = text_of(sharing())
+    assert "With 6 answers to a prompt, sharing blocks saves up to 74.0 % of them" in text
+    assert "120 answers run at a time instead of 33" in text
+    assert "10.0 % to 50.0 %" in text
+
+
+def test_a_log_shows_its_bounds_and_what_reservation_would_take():
+    text = text_of(log())
+    for part in (
+        "80.0 % to 82.0 %",
+        "880.0 %",
+        "17.2050 GiB",
+        "17.2150 GiB",
+        "140,976",
+        "KV101",
+    ):
+        assert part in text
+    assert "4.30 requests of the longest length, 32,768" in text
+    assert "no memory left for the cache" in text
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda r: r["sides"][0]["mean_ratio"].update(used=0.9), "the books do not balance"),
+        (lambda r: r["sides"][0].update(seconds=-1), "is no amount"),
+        (lambda r: r["sides"][0].update(capacity_bytes=0), "its pool has 0 bytes"),
+        (lambda r: r.update(sides=[]), "0 ways"),
+    ],
+)
+def test_a_damaged_proof_is_refused(change, why):
+    broken = json.loads(json.dumps(prove()))
+    change(broken)
+    with pytest.raises(SourceError, match=why):
+        run_of(broken, name="x")
+
+
+@pytest.mark.parametrize(
+    ("broken", "why"),
+    [
+        (sweep(rows=[], failures=[]), "has no row"),
+        (sweep(rows=[sweep()["rows"][0] | {"wasted_ratio": 1.5}]), "is no share"),
+        (sharing(rows=[sharing()["rows"][0] | {"running_alone": {"2": 1.0}}]), "not every row"),
+        (
+            log(engines=[log()["engines"][0] | {"tokens": {"value": 1, "low": 2, "high": 3, "accuracy": "measured"}}]),
+            "bounds",
+        ),
+    ],
+)
+def test_what_cannot_be_is_refused(broken, why):
+    with pytest.raises(SourceError, match=why):
+        run_of(broken, name="x")
+
+
+@pytest.mark.parametrize("kind", [sweep, sharing, log])
+def test_what_has_no_ledgers_is_not_compared(kind):
+    with pytest.raises(SourceError, match="has no ledgers to compare"):
+        render_page([run_of(replay(), name="a"), run_of(kind(), name="b")])
+
+
+def test_the_answers_of_proofs_and_sweeps_are_told_in_chinese():
+    for sentence in (prove()["answer"], sweep()["answer"]):
+        assert translate(sentence)
+    two = (
+        "For rate 8: Least waste: `paged` (max-num-seqs 32, block-size 16) wastes 30.01 MiB and waits 50.9 s (p99). "
+        "Shortest queue: `paged` (max-num-seqs 128, block-size 16) wastes 95.90 MiB and waits 10.4 s (p99). "
+        "2 rows between them trade one for the other."
+    )
+    assert not re.search(r"wastes|between|queue", translate(two))
