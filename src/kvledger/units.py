@@ -6,7 +6,7 @@ import re
 
 from kvledger.errors import UsageError
 
-__all__ = ["GIB", "KIB", "MIB", "counted", "format_bytes", "parse_bytes"]
+__all__ = ["GIB", "KIB", "MIB", "counted", "format_bytes", "parse_bytes", "percent", "percents"]
 
 KIB = 2**10
 MIB = 2**20
@@ -79,6 +79,25 @@ def counted(count: int, noun: str) -> str:
     ('1 request', '2,000 answers')
     """
     return f"{count:,} {noun}" + ("" if count == 1 else "s")
+
+
+def percent(ratio: float) -> str:
+    """Write a share as percent with one decimal.
+
+    >>> percent(0.963)
+    '96.3 %'
+    """
+    return f"{100 * ratio:.1f} %"
+
+
+def percents(low: float, high: float, *, between: str = " to ") -> str:
+    """Write a share that is an interval; one number when both ends read the same.
+
+    >>> percents(0.2, 0.3), percents(0.2, 0.20001), percents(0.2, 0.3, between=" - ")
+    ('20.0 to 30.0 %', '20.0 %', '20.0 - 30.0 %')
+    """
+    least, most = percent(low), percent(high)
+    return least if least == most else f"{least.removesuffix(' %')}{between}{most}"
 
 
 def format_bytes(value_bytes: float) -> str:

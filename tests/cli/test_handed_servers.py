@@ -79,7 +79,7 @@ def test_k2_013_a_queue_beside_free_memory_has_another_limit(handed):
     pool, codes = ask({"/metrics": lines(handed["K2-013"])})
     verdict = pool["verdict"]
     assert verdict["diagnosis"] == "other-limit"
-    assert "2,826 requests wait while at most 28% of the memory is held" in verdict["sentence"]
+    assert "2,826 requests wait while at most 28.5 % of the pool is held" in verdict["sentence"]
     assert "--max-running-requests" in verdict["advice"]
     low, high = spans(pool)["capacity"]
     assert (low // 131_072, high // 131_072) == (434_593, 450_396)

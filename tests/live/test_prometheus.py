@@ -164,7 +164,9 @@ def test_two_real_servers_behind_a_prometheus_have_the_ledgers_of_their_schedule
             beside = direct.get((engine.prompt_tokens, engine.generation_tokens, engine.usage_ratio))
             if beside is not None and None not in (beside.balance.live, reading.balance.live):
                 assert (reading.balance.held, reading.running) == (beside.balance.held, beside.running)
-                assert reading.balance.live == beside.balance.live
-                same += 1
+                assert reading.balance.live.low <= beside.balance.live.high
+                assert beside.balance.live.low <= reading.balance.live.high
+                if reading.balance.live.is_exact and beside.balance.live.is_exact:  # both have seen the server idle
+                    same += 1
         assert busy >= 15
         assert same >= 3

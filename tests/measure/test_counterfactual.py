@@ -52,7 +52,7 @@ def test_the_case_of_the_8b_model_admits_five_times_as_many():
     assert longest.reserved_tokens == Span.exact(409_600)
     assert longest.admitted == Span.exact(100)
     assert found.reservation_usable_ratio == pytest.approx(0.1953, abs=1e-4)
-    assert found.block_tables_admit == 512
+    assert found.block_tables.admitted.low == 512
     assert found.times_more == pytest.approx(5.12)
     assert found.product_ratio == pytest.approx((0.1953 * 0.9 * 0.8, 0.1953 * 0.9 * 0.9), abs=1e-3)
 

@@ -138,7 +138,7 @@ def test_strips_that_are_held_and_not_used_are_reserved():
     ((key, moments),) = meter.settle().items()
     verdict = summarise_pool(moments, meter.spans(key)).verdict
     assert verdict.diagnosis is Diagnosis.RESERVED
-    assert "at most 10% of it holds tokens" in verdict.sentence
+    assert "at most 10.0 % of the pool holds tokens" in verdict.sentence
 
 
 STRIPS = Layout.STRIPS
@@ -154,7 +154,7 @@ def test_what_is_held_in_full_and_not_told_apart_is_no_verdict():
     ((key, moments),) = meter.settle().items()
     verdict = summarise_pool(moments, meter.spans(key)).verdict
     assert verdict.diagnosis is Diagnosis.UNKNOWN
-    assert "0% to 100%" in verdict.sentence
+    assert "0.1 to 100.0 % holds tokens" in verdict.sentence
 
 
 def test_where_the_layout_decides_the_verdict_both_are_told():
@@ -187,7 +187,7 @@ def test_a_pool_full_of_promises_is_told_from_one_full_of_tokens():
     found = only([read_tgi(TGI)] * 2)
     assert found.traffic.reserved_used_ratio == 0.05
     assert found.verdict.diagnosis is Diagnosis.RESERVED
-    assert "generated 5% of the output they had reserved" in found.verdict.sentence
+    assert "generated 5.0 % of the output they had reserved" in found.verdict.sentence
     full = TGI.replace("generated_tokens_sum 1000", "generated_tokens_sum 19000")
     assert only([read_tgi(full)] * 2).verdict.diagnosis is Diagnosis.FULL
 

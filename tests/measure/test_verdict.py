@@ -60,7 +60,7 @@ def test_requests_that_ended_between_samples_are_told():
 
 
 def test_the_sentence_carries_its_numbers():
-    assert "80%" in judge(signs(peak_used_ratio=0.8)).sentence
+    assert "80.0 % of the pool holds tokens" in judge(signs(peak_used_ratio=0.8)).sentence
     assert "1,000 preemptions for 50" in judge(signs(preemptions=1000, finished=50)).sentence
 
 
@@ -68,7 +68,7 @@ def test_one_sample_is_told_as_one_instant_with_the_way_to_measure_longer():
     verdict = judge(signs(samples=1, peak_waiting=1, held_ratio_while_waiting=0.42, generated_tokens=None))
     assert verdict.diagnosis is Diagnosis.OTHER_LIMIT
     assert verdict.sentence == (
-        "at this one instant, 1 request waits while at most 42% of the memory is held: memory is not the limit"
+        "at this one instant, 1 request waits while at most 42.0 % of the pool is held: memory is not the limit"
     )
     assert "--for 10m" in verdict.advice
     assert "max_num_seqs" in verdict.advice
@@ -94,13 +94,13 @@ def test_room_is_told_only_when_the_most_that_may_be_used_leaves_room():
     """Layers in groups without a model: what is used lies between nothing and what is held."""
     verdict = judge(signs(peak_used_ratio=0.0, peak_used_high_ratio=0.6, peak_held_ratio=0.6))
     assert verdict.diagnosis is Diagnosis.BETWEEN
-    assert "0% to 60% of the pool holds tokens" in verdict.sentence
+    assert "0.0 to 60.0 % of the pool holds tokens" in verdict.sentence
 
 
 def test_room_is_not_told_while_requests_wait_in_a_pool_that_is_held():
     verdict = judge(signs(peak_used_ratio=0.4, peak_held_ratio=0.8, peak_waiting=3, held_ratio_while_waiting=0.8))
     assert verdict.diagnosis is Diagnosis.BETWEEN
-    assert verdict.sentence.endswith("80% is held, and up to 3 requests wait")
+    assert verdict.sentence.endswith("80.0 % is held, and up to 3 requests wait")
 
 
 def test_every_diagnosis_is_documented():

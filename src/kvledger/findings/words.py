@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from kvledger.units import percent
+
 __all__ = ["share"]
 
 
@@ -11,4 +13,4 @@ def share(ratio: float) -> str:
     >>> share(0.8181)
     '81.8 %'
     """
-    return f"{100 * ratio:.1f} %"
+    return percent(ratio)

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from kvledger.measure.pool_meter import PoolMoment
 from kvledger.measure.sheet import Sheet
 from kvledger.report.measure_pools import name_pool
-from kvledger.report.measure_sheet import format_amount, format_share, format_span
+from kvledger.report.measure_sheet import format_amount, format_span, share_of
 
 __all__ = ["POOL_LEGEND", "PoolView", "format_time", "legend_lines", "moment_line", "pool_lines"]
 
@@ -31,7 +31,7 @@ class PoolView:
         """Take one moment."""
         self.last = moment
         if moment.sheet is not None:
-            self.held.append(moment.sheet.figure("held").low / max(1, moment.sheet.ledger.capacity))
+            self.held.append(moment.sheet.share("held")[0])
 
 
 def format_time(seconds: float) -> str:
@@ -73,8 +73,7 @@ def pool_lines(view: PoolView, *, width: int, spark: str) -> list[str]:
     for name in _SHOWN:
         span = sheet.figure(name).span
         if span.high or name == "used":
-            share = format_share(span, max(1, sheet.ledger.capacity))
-            lines.append(f"{name:10}{format_span(span, sheet.unit):>28}  {share:>16}"[:width])
+            lines.append(f"{name:10}{format_span(span, sheet.unit):>28}  {share_of(sheet, name):>16}"[:width])
     lines.append(f"{'available':10}{format_amount(sheet.available, sheet.unit):>28}"[:width])
     lines += [line[:width] for line in _slot_lines(moment)]
     lines.append(f"held over time |{spark}|"[:width])
@@ -98,8 +97,7 @@ def moment_line(source: str, moment: PoolMoment) -> str:
     head += f"running {_or(moment.running)} waiting {_or(moment.waiting)}"
     if moment.sheet is None:
         return f"{head} no ledger: {moment.problem}"
-    capacity = max(1, moment.sheet.ledger.capacity)
-    parts = [f"{name} {format_share(moment.sheet.figure(name).span, capacity)}" for name in ("held", *_SHOWN[:-1])]
+    parts = [f"{name} {share_of(moment.sheet, name)}" for name in ("held", *_SHOWN[:-1])]
     return f"{head} {' '.join(parts)}"
 
 

@@ -11,7 +11,7 @@ from kvledger.measure.figure import Span
 from kvledger.measure.meter import Reading
 from kvledger.measure.pool_meter import PoolKey, PoolMoment
 from kvledger.measure.sheet import Sheet
-from kvledger.report.measure_sheet import format_amount, format_span
+from kvledger.report.measure_sheet import format_amount, format_span, share_of
 
 __all__ = ["KEYS", "LEGEND", "EngineView", "WatchModel", "line_of"]
 
@@ -61,8 +61,8 @@ class WatchModel:
             view = self._engines[key] = EngineView(name=source, last=reading)
         else:
             view.before, view.last = view.last, reading
-        if reading.usage_ratio is not None:
-            view.held.append(reading.usage_ratio)
+        if reading.sheet is not None:
+            view.held.append(reading.sheet.share("held")[0])
 
     def fail(self, message: str) -> None:
         """Note a sample that failed."""
@@ -91,7 +91,7 @@ class WatchModel:
         lines = [title[:width], load[:width]]
         if reading.sheet is None or reading.balance is None:
             return [*lines, f"no ledger: {reading.problem}"[:width]]
-        ledger, sheet = reading.sheet.ledger, reading.sheet
+        sheet = reading.sheet
         lines += [_strip(sheet, width - 2), *legend_lines(LEGEND, width)]
         unit = "tokens" if show_tokens else sheet.unit
         for name in ("used", "internal", "held"):
@@ -102,8 +102,7 @@ class WatchModel:
                     "internal": reading.balance.internal,
                     "held": Span.exact(reading.balance.held),
                 }[name]
-            share = sheet.figure(name).span
-            lines.append(f"{name:10}{format_span(span, unit):>28}  {_percent(share, ledger.capacity):>16}"[:width])
+            lines.append(f"{name:10}{format_span(span, unit):>28}  {share_of(sheet, name):>16}"[:width])
         lines.append(f"{'available':10}{format_amount(sheet.available, sheet.unit):>28}"[:width])
         lines.append(f"internal for each running request: {_per_request(reading)} tokens"[:width])
         lines.append(f"held over time |{self._spark(view.held, width - 17)}|")
@@ -121,8 +120,7 @@ def line_of(source: str, reading: Reading) -> str:
     head += f"running {_or(reading.running)} waiting {_or(reading.waiting)}"
     if reading.sheet is None or reading.balance is None:
         return f"{head} no ledger: {reading.problem}"
-    capacity = reading.sheet.ledger.capacity
-    parts = [f"{name} {_percent(reading.sheet.figure(name).span, capacity)}" for name in ("held", "used", "internal")]
+    parts = [f"{name} {share_of(reading.sheet, name)}" for name in ("held", "used", "internal")]
     return f"{head} {' '.join(parts)} internal/request {_per_request(reading)} preemptions {_or(reading.preemptions)}"
 
 
@@ -149,11 +147,6 @@ def _per_request(reading: Reading) -> str:
 def _preemptions(view: EngineView) -> str:
     since = view.preempted_since
     return f"{_or(view.last.preemptions)} preemptions" + (f" (+{since})" if since else "")
-
-
-def _percent(span: Span, capacity: int) -> str:
-    low, high = 100 * span.low / max(1, capacity), 100 * span.high / max(1, capacity)
-    return f"{low:.1f} %" if high - low < 0.05 else f"{low:.1f} - {high:.1f} %"
 
 
 def _or(value: int | None) -> str:

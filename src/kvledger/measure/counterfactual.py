@@ -49,10 +49,10 @@ class Counterfactual:
 
     running: int
     alternatives: tuple[Alternative, ...]
-    block_tables_admit: int
-    """Requests like the ones running that the pool holds in blocks."""
+    block_tables: Alternative
+    """What the blocks do hold for the same requests, and how many like them the pool holds in blocks."""
     times_more: float | None
-    """``block_tables_admit`` over what `max` admits; None when either is 0."""
+    """What block tables admit over what `max` admits; None when either is 0."""
     reservation_usable_ratio: float | None
     """Stored over reserved at the longest length (derived)."""
     product_ratio: tuple[float, float] | None
@@ -74,13 +74,22 @@ def compare_reservations(shape: PoolShape, balance: Balance, running: int, lengt
         for policy, per_request, accuracy, formula in known
     )
     admit = shape.usable_tokens * running // balance.held
+    tables = Alternative(
+        policy="block tables",
+        reserved_tokens=Span.exact(balance.held),
+        per_request_tokens=Span(balance.held // running, -(-balance.held // running)),
+        admitted=Span.exact(admit),
+        used_ratio=(balance.used.low / balance.held, min(1.0, balance.used.high / balance.held)),
+        accuracy=Accuracy.DERIVED,
+        formula="held by the same requests in blocks; admitted: usable slots * running / held",
+    )
     longest = next((item for item in alternatives if item.policy == "max"), None)
     usable = longest.used_ratio[1] if longest else None
     low, high = EXTERNAL_USABLE_RATIO
     return Counterfactual(
         running=running,
         alternatives=alternatives,
-        block_tables_admit=admit,
+        block_tables=tables,
         times_more=admit / longest.admitted.low if longest and longest.admitted.low else None,
         reservation_usable_ratio=usable,
         product_ratio=None
@@ -119,7 +128,7 @@ def _alternative(
         least = Span(-(-balance.used.low // running), -(-balance.used.high // running))
         per_request = Span(max(per_request.low, least.low), max(per_request.high, least.high))
     reserved = per_request.scale(running)
-    capacity = shape.blocks * shape.block_tokens
+    capacity = shape.capacity_tokens
     return Alternative(
         policy=policy,
         reserved_tokens=reserved,

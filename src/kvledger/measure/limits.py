@@ -99,10 +99,7 @@ def _find(engine: EngineSummary, name: LimitName, failing: str) -> tuple[float |
 
 def _find_held(peak: Reading) -> tuple[float | None, float | None]:
     """Return the share held at the fullest sample, also where no request runs."""
-    if peak.balance is None or peak.shape is None:
-        return (None, None)
-    ratio = peak.balance.held / max(1, peak.shape.usable_tokens)
-    return (ratio, ratio)
+    return (None, None) if peak.sheet is None else peak.sheet.share("held")
 
 
 def _find_reason(engine: EngineSummary, name: LimitName, failing: str) -> str:

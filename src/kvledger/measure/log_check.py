@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kvledger.engines.facts import Engine, EngineLog, NoticeKind, PeriodicSample, StartupFacts
 from kvledger.engines.quantity import Quantity
@@ -156,7 +156,10 @@ def _write_errors(startup: StartupFacts | None) -> tuple[str, ...]:
 
 def _load(engine: Engine, samples: Sequence[PeriodicSample], pool: _Size, preemptions: int | None) -> LogLoad:
     tokens = pool.tokens
-    usage = [sample.usage_ratio for sample in samples if sample.usage_ratio is not None]
+    null_ratio = 0.0
+    if engine is Engine.VLLM and pool.block_tokens is not None and tokens is not None and tokens.value:
+        null_ratio = pool.block_tokens.value / tokens.value
+    usage = [_of_pool(sample.usage_ratio, null_ratio) for sample in samples if sample.usage_ratio is not None]
     at = max(range(len(samples)), key=lambda n: usage[n].value)
     busiest, ratio = samples[at], usage[at]
     running = _count(busiest.running)
@@ -179,6 +182,12 @@ def _load(engine: Engine, samples: Sequence[PeriodicSample], pool: _Size, preemp
         preemptions=preemptions,
         verdict=in_settings_of(engine, judge(_signs(samples, usage, held, used, preemptions))),
     )
+
+
+def _of_pool(usage: Quantity, null_ratio: float) -> Quantity:
+    """Return what is held of the whole pool: a gauge of vLLM leaves out the null block or counts it, by release."""
+    low = max(0.0, usage.low - null_ratio)
+    return replace(usage, value=min(max(low, usage.value * (1 - null_ratio)), usage.high), low=low)
 
 
 def _signs(

@@ -91,6 +91,11 @@ class PoolShape:
         """Token slots that requests can get."""
         return self.usable_blocks * self.block_tokens
 
+    @property
+    def capacity_tokens(self) -> int:
+        """Token slots of the whole pool: what shares are of."""
+        return self.blocks * self.block_tokens
+
     def price(self, pricing: Pricing | None) -> PoolShape:
         """Return the same pool with a price."""
         return replace(self, pricing=pricing)

@@ -29,9 +29,7 @@ def _find(pool: PoolSummary, name: LimitName, failing: str) -> Range:
         case LimitName.MAX_PREEMPTIONS:
             return pool.traffic.preemptions, pool.traffic.preemptions
         case LimitName.MAX_HELD if shares is None and pool.peak is not None and pool.peak.sheet is not None:
-            capacity = max(1, pool.peak.sheet.ledger.capacity)
-            held = pool.peak.sheet.figure("held")
-            return held.low / capacity, held.high / capacity
+            return pool.peak.sheet.share("held")
         case _ if shares is None:
             return None, None
         case LimitName.MAX_INTERNAL:

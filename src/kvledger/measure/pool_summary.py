@@ -126,14 +126,7 @@ def _judge(moments: Sequence[PoolMoment], whole: Sequence[PoolMoment], traffic: 
 
 def _held(moment: PoolMoment) -> tuple[float, int]:
     assert moment.sheet is not None
-    return _share(moment.sheet, "held")[0], moment.running or 0
-
-
-def _share(sheet: Sheet, name: str) -> tuple[float, float]:
-    """Return a figure as least and most of the pool; where the pool is an interval, of its other end."""
-    span, capacity = sheet.figure(name).span, max(1, sheet.ledger.capacity)
-    least = next((figure.low for figure in sheet.figures if figure.name == "capacity"), capacity)
-    return span.low / capacity, min(1.0, span.high / max(1, least))
+    return moment.sheet.share("held")[0], moment.running or 0
 
 
 def _find_shares(moments: Sequence[PoolMoment]) -> PoolShares | None:
@@ -145,7 +138,7 @@ def _find_shares(moments: Sequence[PoolMoment]) -> PoolShares | None:
     pool = sum(sheet.ledger.capacity for sheet in sheets)
     if not held_high or not pool:
         return None
-    peaks = [_share(sheet, "held") for sheet in sheets]
+    peaks = [sheet.share("held") for sheet in sheets]
 
     def of_held(name: str) -> tuple[float, float]:
         low = sum(sheet.figure(name).low for sheet in sheets)
@@ -153,7 +146,7 @@ def _find_shares(moments: Sequence[PoolMoment]) -> PoolShares | None:
         return low / held_high, min(1.0, high / held_low) if held_low else 1.0
 
     def of_pool(name: str) -> tuple[float, float]:
-        shares = [_share(sheet, name) for sheet in sheets]
+        shares = [sheet.share(name) for sheet in sheets]
         return sum(low for low, _ in shares) / len(shares), sum(high for _, high in shares) / len(shares)
 
     return PoolShares(
@@ -177,8 +170,8 @@ def _signs(moments: Sequence[PoolMoment], whole: Sequence[PoolMoment], traffic: 
     held, used, while_waiting = [(0.0, 0.0)], [(0.0, 0.0)], []
     for moment in whole:
         assert moment.sheet is not None
-        held.append(_share(moment.sheet, "held"))
-        used.append(_share(moment.sheet, "used"))
+        held.append(moment.sheet.share("held"))
+        used.append(moment.sheet.share("used"))
         if moment.waiting:
             while_waiting.append(held[-1][1])
     waiting = [moment.waiting or 0 for moment in moments]

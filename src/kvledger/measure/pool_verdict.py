@@ -8,6 +8,7 @@ from kvledger.engines.facts import Engine
 from kvledger.measure.pool_meter import PoolMoment
 from kvledger.measure.slots import Layout
 from kvledger.measure.verdict import WELL_UNDER_RATIO, Diagnosis, Signs, Verdict, judge
+from kvledger.units import percent, percents
 
 __all__ = ["in_settings_of", "judge_pool", "leave_between"]
 
@@ -62,11 +63,11 @@ def in_settings_of(engine: Engine, verdict: Verdict) -> Verdict:
 
 def _tell_window(signs: Signs, window_tokens: int) -> Verdict:
     """Return the verdict on strips for a window: they are held with the slots, whatever is in them."""
-    low, high = f"{signs.peak_used_ratio:.0%}", f"{signs.peak_used_high_ratio:.0%}"
+    used = percents(signs.peak_used_ratio, signs.peak_used_high_ratio)
     return Verdict(
         diagnosis=Diagnosis.RESERVED,
-        sentence=f"strips for a window of {window_tokens:,} tokens: slots that work hold {signs.peak_held_ratio:.0%}, "
-        f"and {low if low == high else f'{low} to {high}'} holds tokens that can still be read",
+        sentence=f"strips for a window of {window_tokens:,} tokens: slots that work hold "
+        f"{percent(signs.peak_held_ratio)} of the pool, tokens that can still be read {used}",
         advice="what is left of a strip is the buffer of a micro-batch (-ub) and rounding; the slots decide the rest",
     )
 
@@ -84,16 +85,17 @@ def _judge_reservation(found: Verdict, signs: Signs, advice: str, generated_rati
     """Tell a pool that is full of tokens from one that is full of promises."""
     if signs.peak_held_ratio < _RESERVED_RATIO:
         return found
-    low, high = f"{signs.peak_used_ratio:.0%}", f"{signs.peak_used_high_ratio:.0%}"
-    held = f"{'at this one instant, ' * (signs.samples == 1)}{signs.peak_held_ratio:.0%} of the pool is held, and"
+    used = percents(signs.peak_used_ratio, signs.peak_used_high_ratio)
+    when = "at this one instant, " if signs.samples == 1 else ""
+    held = f"{when}{percent(signs.peak_held_ratio)} of the pool is held, and"
     if signs.peak_used_high_ratio < WELL_UNDER_RATIO:
-        told = f"at most {low if low == high else f'{low} to {high}'} of it holds tokens"
+        told = f"at most {percent(signs.peak_used_high_ratio)} of the pool holds tokens"
     elif generated_ratio is not None and generated_ratio < WELL_UNDER_RATIO:
-        told = f"requests generated {generated_ratio:.0%} of the output they had reserved"
+        told = f"requests generated {percent(generated_ratio)} of the output they had reserved"
     elif generated_ratio is None and signs.peak_used_ratio < WELL_UNDER_RATIO:
         return Verdict(
             diagnosis=Diagnosis.UNKNOWN,
-            sentence=f"{held} {low} to {high} holds tokens: whether it is full or only reserved is not told",
+            sentence=f"{held} {used} holds tokens: whether it is full or only reserved is not told",
             advice=f"if it is only reserved: {advice}",
         )
     else:

@@ -42,6 +42,12 @@ class Sheet:
         """Return one figure by name."""
         return next(figure for figure in self.figures if figure.name == name)
 
+    def share(self, name: str) -> tuple[float, float]:
+        """Return a figure as least and most of the whole pool; where the pool is an interval, of its other end."""
+        span, capacity = self.figure(name).span, max(1, self.ledger.capacity)
+        least = next((figure.low for figure in self.figures if figure.name == "capacity"), capacity)
+        return min(1.0, span.low / capacity), min(1.0, span.high / max(1, least))
+
 
 _FORMULA = {
     Accuracy.DERIVED: "at most the blocks ever filled",
@@ -132,9 +138,11 @@ def _figures(
     why = _why(balance)
     reused = Accuracy.MODELLED if cached.low or assumed else Accuracy.DERIVED
     by_blocks = _FORMULA[Accuracy.MODELLED if cached.low else Accuracy.DERIVED]
-    held = Span.exact(balance.held)
+    blocks = balance.held // shape.block_tokens
+    held = Span.exact(blocks * (shape.pricing.block_bytes if shape.pricing else shape.block_tokens))
+    each = f"{shape.pricing.block_bytes:,} bytes" if shape.pricing else "block size"
     rows = [
-        ("held", held.scale(per_token), plain, "usage gauge * usable blocks * block size" + priced, ""),
+        ("held", held, plain, f"usage gauge * usable blocks * {each}", ""),
         ("used", parts[0], sure, _priced("stored tokens, a shared block once", priced), why),
         ("internal", parts[1], sure, "held - used", why),
         ("reserved", Span.exact(0), Accuracy.DERIVED, "0: blocks are taken as tokens come", ""),

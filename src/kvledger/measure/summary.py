@@ -39,7 +39,7 @@ class Traffic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shares:
-    """Means over the busy samples of the window, each as (least, most)."""
+    """Means over the busy samples of the window, each as (least, most), of the whole pool or of what is held."""
 
     internal_of_held: tuple[float, float]
     used_of_pool: tuple[float, float]
@@ -71,6 +71,9 @@ class EngineSummary:
     """None when no sample was busy."""
     traffic: Traffic
     counterfactual: Counterfactual | None
+    """The requests of ``compared`` under reservation."""
+    compared: Reading
+    """The reading that is compared: the fullest where requests ran at it."""
     verdict: Verdict
     timeline: tuple[Stretch, ...] = ()
     problem: str = ""
@@ -113,6 +116,7 @@ def summarise(readings: Sequence[Reading], spans: Sequence[tuple[VllmEngine, Vll
         shares=_find_shares(whole),
         traffic=traffic,
         counterfactual=comparison,
+        compared=busiest,
         timeline=draw_timeline(readings),
         verdict=judge(_signs(readings, whole, traffic)) if whole else leave_open(last.problem),
         problem=next((reading.problem for reading in reversed(readings) if reading.problem), ""),
@@ -140,12 +144,11 @@ def _find_shares(readings: Sequence[Reading]) -> Shares | None:
         balance, shape, sheet = reading.balance, reading.shape, reading.sheet
         if balance is None or shape is None or sheet is None or not reading.running:
             continue
-        block = sheet.ledger.capacity / max(1, shape.blocks)
-        held += balance.held // shape.block_tokens * block
-        pool += shape.usable_blocks * block
+        held += sheet.figure("held").low
+        pool += sheet.ledger.capacity
         internal, used = internal + sheet.figure("internal").span, used + sheet.figure("used").span
         unattributed += sheet.ledger.unattributed - sheet.figure("cached").span.width  # known to be free or cached
-        peak = max(peak, balance.held / max(1, shape.usable_tokens))
+        peak = max(peak, sheet.share("held")[0])
     if not held or not pool:
         return None
     return Shares(
@@ -160,13 +163,11 @@ def _find_shares(readings: Sequence[Reading]) -> Shares | None:
 def _signs(readings: Sequence[Reading], whole: Sequence[Reading], traffic: Traffic) -> Signs:
     held, used, used_high, while_waiting = [0.0], [0.0], [0.0], []
     for reading in whole:
-        assert reading.balance is not None
-        assert reading.shape is not None
         assert reading.sheet is not None
-        held.append(reading.balance.held / max(1, reading.shape.usable_tokens))
-        capacity = max(1, reading.sheet.ledger.capacity)
-        used.append(reading.sheet.ledger.used / capacity)
-        used_high.append(reading.sheet.figure("used").span.high / capacity)
+        held.append(reading.sheet.share("held")[0])
+        low, high = reading.sheet.share("used")
+        used.append(low)
+        used_high.append(high)
         if reading.waiting:
             while_waiting.append(held[-1])
     waiting = [reading.waiting or 0 for reading in readings]

@@ -88,7 +88,7 @@ def _join(part: Sequence[tuple[Sampled, float]], begin: float) -> Stretch:
         ledger = reading.sheet.ledger
         integral.add(ledger, seconds=seconds or 1e-9)
         used = max(used, ledger.used / max(1, ledger.capacity))
-        held = max(held, reading.sheet.figure("held").span.high / max(1, ledger.capacity))
+        held = max(held, reading.sheet.share("held")[1])
     (first, _), (last, stands) = part[0], part[-1]
     return Stretch(
         start_seconds=first.seconds - begin,

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from kvledger.units import percent, percents
+
 __all__ = ["Diagnosis", "Signs", "Verdict", "judge", "leave_open", "tell_missed"]
 
 WELL_UNDER_RATIO = 0.45
@@ -36,9 +38,9 @@ class Signs:
     samples: int
     """Samples that tell what is held."""
     peak_held_ratio: float
-    """Most blocks held at once, over usable ones."""
+    """Most held at once, of the whole pool."""
     peak_used_ratio: float
-    """Most tokens stored at once (at least), over usable slots."""
+    """Most tokens stored at once (at least), of the whole pool."""
     peak_used_high_ratio: float
     """The same, at most."""
     peak_waiting: int
@@ -116,13 +118,13 @@ def _tell_instant(verdict: Verdict) -> Verdict:
 
 
 def _judge_memory(signs: Signs) -> Verdict:
-    held, used = f"{signs.peak_held_ratio:.0%}", _write_range(signs.peak_used_ratio, signs.peak_used_high_ratio)
+    held, used = percent(signs.peak_held_ratio), percents(signs.peak_used_ratio, signs.peak_used_high_ratio)
     at_peak = " at the peak" if signs.samples > 1 else ""
     while_waiting = signs.held_ratio_while_waiting
     if signs.peak_waiting and while_waiting is not None and while_waiting < NEAR_FULL_RATIO:
         return Verdict(
             diagnosis=Diagnosis.OTHER_LIMIT,
-            sentence=f"{_write_waiting(signs)} while at most {while_waiting:.0%} of the memory is held: "
+            sentence=f"{_write_waiting(signs)} while at most {percent(while_waiting)} of the pool is held: "
             "memory is not the limit",
             advice="look at max_num_seqs, max_num_batched_tokens and the time a prefill takes",
         )
@@ -161,11 +163,6 @@ def tell_missed(verdict: Verdict, *, answered: int, samples: int, error: str) ->
         advice = f"the server was gone, so nothing is said about memory: {error}"
         return Verdict(diagnosis=Diagnosis.UNKNOWN, sentence=sentence, advice=advice)
     return replace(verdict, sentence=f"{sentence}; {verdict.sentence}")
-
-
-def _write_range(low: float, high: float) -> str:
-    least, most = f"{low:.0%}", f"{high:.0%}"
-    return least if least == most else f"{least} to {most}"
 
 
 def _write_waiting(signs: Signs) -> str:

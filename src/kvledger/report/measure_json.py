@@ -81,7 +81,9 @@ def _engine(engine: EngineSummary) -> dict[str, Any]:
         else dict(zip(("low", "high"), engine.internal_per_request_tokens, strict=True)),
         "traffic": _traffic(engine.traffic),
         "timeline": timeline_json(engine.timeline),
-        "reservation": None if engine.counterfactual is None else _counterfactual(engine.counterfactual),
+        "reservation": None
+        if engine.counterfactual is None
+        else _counterfactual(engine.counterfactual, seconds=engine.compared.seconds),
     }
 
 
@@ -133,10 +135,18 @@ def _traffic(traffic: Traffic) -> dict[str, Any]:
     }
 
 
-def _counterfactual(found: Counterfactual) -> dict[str, Any]:
+def _counterfactual(found: Counterfactual, *, seconds: float) -> dict[str, Any]:
+    tables = found.block_tables
     return {
+        "seconds": seconds,
         "running": found.running,
-        "block_tables_admit": found.block_tables_admit,
+        "block_tables_admit": tables.admitted.low,
+        "block_tables": {
+            "held_tokens": tables.reserved_tokens.low,
+            "used_ratio": list(tables.used_ratio),
+            "accuracy": tables.accuracy.value,
+            "formula": tables.formula,
+        },
         "times_more": found.times_more,
         "reservation_usable_ratio": found.reservation_usable_ratio,
         "product_ratio": None if found.product_ratio is None else list(found.product_ratio),

@@ -12,13 +12,14 @@ from kvledger.ledger import Account, Accuracy
 from kvledger.measure.figure import Figure, Span
 from kvledger.measure.sheet import Sheet
 from kvledger.measure.timeline import Stretch
-from kvledger.report.tables import new_table, percent
-from kvledger.units import format_bytes
+from kvledger.report.tables import new_table
+from kvledger.units import format_bytes, percent, percents
 
 __all__ = [
     "format_amount",
     "format_share",
     "format_span",
+    "share_of",
     "sheet_json",
     "sheet_table",
     "span_json",
@@ -41,30 +42,37 @@ def format_span(span: Span, unit: str) -> str:
     return f"{format_amount(span.low, unit)} - {format_amount(span.high, unit)}"
 
 
-def sheet_table(sheet: Sheet, *, usage_ratio: float | None) -> RenderableType:
-    """Return a balance sheet: accounts, their share of the pool, and how each is known."""
+def sheet_table(sheet: Sheet, *, usage_ratio: float | None, gauge: str = "measured") -> RenderableType:
+    """Return a balance sheet: accounts, their share of the whole pool, and how each is known.
+
+    ``gauge`` says how the engine's own gauge is known, and of what it is.
+    """
     table = new_table("account", sheet.unit, "share", "known")
     capacity = max(1, sheet.ledger.capacity)
     figures = {figure.name: figure for figure in sheet.figures}
     for account, amount in sheet.ledger.accounts().items():
         figure = figures.get(account.value)
         span = figure.span if figure is not None else Span.exact(amount)
-        known = _accuracy(account, figure)
-        table.add_row(account.value, format_span(span, sheet.unit), format_share(span, capacity), known)
+        part = share_of(sheet, account.value) if figure is not None else format_share(span, capacity)
+        table.add_row(account.value, format_span(span, sheet.unit), part, _accuracy(account, figure))
     size = figures.get("capacity")
     whole = format_amount(sheet.ledger.capacity, sheet.unit) if size is None else format_span(size.span, sheet.unit)
     table.add_row("pool", whole, "100.0 %", str(sheet.size_accuracy) if size is None else f"{size.accuracy}, interval")
     available = Span.exact(sheet.available)
     table.add_row("available", format_span(available, sheet.unit), format_share(available, capacity), "free or cached")
     if usage_ratio is not None:
-        table.add_row("the engine's own gauge", "", percent(usage_ratio), "measured")
+        table.add_row("the engine's own gauge", "", percent(usage_ratio), gauge)
     return table
 
 
 def format_share(span: Span, capacity: int) -> str:
-    """Write an interval as a share of a pool."""
-    low, high = percent(span.low / capacity), percent(span.high / capacity)
-    return low if low == high else f"{low.removesuffix(' %')} - {high}"
+    """Write an interval as a share of what is known exactly."""
+    return percents(span.low / capacity, span.high / capacity, between=" - ")
+
+
+def share_of(sheet: Sheet, name: str) -> str:
+    """Write a figure of a sheet as its share of the whole pool."""
+    return percents(*sheet.share(name), between=" - ")
 
 
 def _accuracy(account: Account, figure: Figure | None) -> str:

@@ -13,8 +13,9 @@ from kvledger.measure.summary import EngineSummary, Traffic
 from kvledger.report.findings import findings_sections
 from kvledger.report.measure import MeasureReport, SourceReport
 from kvledger.report.measure_pools import pool_text
-from kvledger.report.measure_sheet import format_share, format_span, sheet_table, unattributed_table
-from kvledger.report.tables import heading, new_table, percent
+from kvledger.report.measure_sheet import format_span, sheet_table, unattributed_table
+from kvledger.report.tables import heading, new_table
+from kvledger.units import counted, percent, percents
 
 __all__ = ["measure_text"]
 
@@ -52,13 +53,13 @@ def _engine(source: SourceReport, engine: EngineSummary, *, several: bool) -> li
         parts.append(Text(f"{engine.unread:,} of {engine.samples:,} samples have no ledger: {engine.problem}"))
     parts += [
         heading("the pool" + ("" if shown is engine.last else ", at its fullest")),
-        sheet_table(shown.sheet, usage_ratio=shown.usage_ratio),
+        sheet_table(shown.sheet, usage_ratio=shown.usage_ratio, gauge="of usable blocks"),
     ]
     if shown.sheet.unattributed:
         parts += [heading("unattributed"), unattributed_table(shown.sheet)]
     parts += [heading("tokens"), _tokens(engine, shown)]
     if engine.counterfactual is not None:
-        parts += _counterfactual(engine.counterfactual, shown)
+        parts += _counterfactual(engine.counterfactual, is_shown=engine.compared is shown)
     if engine.samples > 1:
         parts += [heading("traffic in the window"), _traffic(engine.traffic)]
     parts += [heading("how it is known"), _known(shown, shown.sheet)]
@@ -99,24 +100,19 @@ def _tokens(engine: EngineSummary, shown: Reading) -> RenderableType:
     return table
 
 
-def _counterfactual(found: Counterfactual, shown: Reading) -> list[RenderableType]:
-    assert shown.balance is not None
-    assert shown.shape is not None
+def _counterfactual(found: Counterfactual, *, is_shown: bool) -> list[RenderableType]:
     table = new_table("reservation", "would hold", "of it used", "admits", "known")
-    rows = found.alternatives
-    for item in rows:
-        low, high = item.used_ratio
-        ratio = percent(high) if high - low < 0.0005 else f"{100 * low:.1f} - {percent(high)}"
+    for item in (*found.alternatives, found.block_tables):
         table.add_row(
             item.policy,
             format_span(item.reserved_tokens, "tokens"),
-            ratio,
+            percents(*item.used_ratio, between=" - "),
             format_span(item.admitted, "tokens"),
             str(item.accuracy),
         )
-    used, held = shown.balance.used, shown.balance.held
-    table.add_row("block tables", f"{held:,}", format_share(used, held), f"{found.block_tables_admit:,}", "measured")
-    lines: list[RenderableType] = [heading(f"the same {found.running} requests under reservation", "tokens"), table]
+    requests = counted(found.running, "request")
+    who = f"the same {requests}" if is_shown else f"the {requests} of the fullest sample"
+    lines: list[RenderableType] = [heading(f"{who} under reservation", "tokens"), table]
     if found.times_more is not None:
         lines.append(Text(f"block tables admit {found.times_more:.1f} times the requests that `max` admits"))
     if found.reservation_usable_ratio is not None and found.product_ratio is not None:
@@ -124,8 +120,8 @@ def _counterfactual(found: Counterfactual, shown: Reading) -> list[RenderableTyp
         lines.append(
             Text(
                 f"under `max`: {percent(found.reservation_usable_ratio)} of a reservation is used (derived); rounding "
-                f"leaves about 90 % of that and holes 80 to 90 % (modelled): {percent(low)} to {percent(high)} "
-                "of the memory"
+                f"leaves about 90 % of that and holes 80 to 90 % (modelled): {percents(low, high)} "
+                "of the pool"
             )
         )
     lines += [Text(missing) for missing in found.missing]
@@ -140,7 +136,7 @@ def _traffic(traffic: Traffic) -> RenderableType:
         ("prompt tokens", traffic.prompt_tokens, "{:,}"),
         ("generated tokens", traffic.generated_tokens, "{:,}"),
         ("preemptions", traffic.preemptions, "{:,}"),
-        ("prefix cache hits", traffic.hit_ratio, "{:.1%}"),
+        ("prefix cache hits", None if traffic.hit_ratio is None else percent(traffic.hit_ratio), "{}"),
         ("seconds between tokens", traffic.mean_step_seconds, "{:.4f}"),
     ]
     for name, value, form in rows:

@@ -11,6 +11,8 @@ from rich.measure import Measurement
 from rich.table import Column, Table
 from rich.text import Text
 
+from kvledger.units import percent
+
 __all__ = ["Heading", "heading", "new_table", "percent", "render", "signed_points"]
 
 
@@ -98,15 +100,6 @@ class Heading(Text):
 def heading(title: str, note: str = "") -> Heading:
     """Return a heading with what the numbers below it are."""
     return Heading(title, note)
-
-
-def percent(ratio: float) -> str:
-    """Write a share as percent with one decimal.
-
-    >>> percent(0.963)
-    '96.3 %'
-    """
-    return f"{100 * ratio:.1f} %"
 
 
 def signed_points(ratio: float) -> str:

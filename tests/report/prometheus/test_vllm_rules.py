@@ -144,7 +144,11 @@ def test_what_reservation_would_hold_is_what_measure_says(tmp_path):
                 tests.append((INTERVAL * at, series, {labels: value.low}))
         labels = f'kvledger:admitted_requests{whose},policy="block-tables"}}'
         tests.append(
-            (INTERVAL * at, 'kvledger:admitted_requests{policy="block-tables"}', {labels: found.block_tables_admit})
+            (
+                INTERVAL * at,
+                'kvledger:admitted_requests{policy="block-tables"}',
+                {labels: found.block_tables.admitted.low},
+            )
         )
     assert len(tests) > 20
     assert run(tmp_path, rules(), series_of(texts), tests) == ""

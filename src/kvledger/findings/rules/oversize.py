@@ -108,11 +108,11 @@ class PoolLargerThanLoad(Rule):
             return
         held = case.peak_held_tokens
         wanted = max(round(_SPARE * held), shape.max_model_len or 0)
-        if held >= _SEEN_RATIO * shape.usable_tokens or wanted >= shape.usable_tokens:
+        if held >= _SEEN_RATIO * shape.capacity_tokens or wanted >= shape.usable_tokens:
             return
         yield self.tell(
             case.subject,
-            f"at most {held:,} of {shape.usable_tokens:,} slots ({share(held / shape.usable_tokens)}) were held in "
+            f"at most {held:,} of {shape.capacity_tokens:,} slots ({share(held / shape.capacity_tokens)}) were held in "
             f"{summary.samples:,} samples over {summary.traffic.seconds:,.0f} s, and nothing waited",
             amount(
                 case.amount_of(shape.usable_tokens - held), formula="usable slots minus the most held", unit=case.unit

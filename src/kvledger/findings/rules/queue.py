@@ -100,12 +100,12 @@ class LoadFillsMemory(Rule):
         full = shares is not None and shares.used_of_pool[0] >= _FULL_RATIO
         if case.summary.verdict.diagnosis is not Diagnosis.FULL or not full or shares is None or case.shape is None:
             return
-        used = case.amount_of(case.shape.usable_tokens * shares.used_of_pool[0])
+        used = case.amount_of(case.shape.capacity_tokens * shares.used_of_pool[0])
         yield self.tell(
             case.subject,
             f"{share(shares.used_of_pool[0])} of the pool holds tokens in use over the busy samples: the load fills "
             "the memory, and its management has nothing more to give",
-            amount(used, formula="least mean share in use * usable slots", unit=case.unit),
+            amount(used, formula="least mean share in use * the pool", unit=case.unit),
         )
 
     def in_log(self, case: LogCase) -> Iterator[Finding]:

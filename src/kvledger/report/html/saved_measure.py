@@ -78,12 +78,23 @@ class SavedAlternative(Struct, frozen=True, kw_only=True):
     formula: str
 
 
+class SavedTables(Struct, frozen=True, kw_only=True):
+    """What blocks hold for the requests of a sample."""
+
+    held_tokens: int
+    used_ratio: list[float]
+    accuracy: Accuracy
+    formula: str
+
+
 class SavedReservation(Struct, frozen=True, kw_only=True):
     """The requests of a sample under reservation."""
 
     running: int
     block_tables_admit: int
     policies: list[SavedAlternative]
+    block_tables: SavedTables | None = None
+    """None in files that were written before it was told."""
     times_more: float | None = None
     missing: list[str] = []
 

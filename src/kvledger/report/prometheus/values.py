@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
-from kvledger.ledger import Accuracy
 from kvledger.measure.figure import Figure, Span
 from kvledger.report.prometheus.instant import PoolInstant
 
@@ -115,8 +114,8 @@ def read_admitted(one: PoolInstant) -> Iterator[tuple[tuple[str, ...], Span]]:
     if one.counterfactual is not None:
         for item in one.counterfactual.alternatives:
             yield (item.policy, item.accuracy.value), item.admitted
-        tables = Span.exact(one.counterfactual.block_tables_admit)
-        yield ("block-tables", Accuracy.DERIVED.value), tables
+        tables = one.counterfactual.block_tables
+        yield ("block-tables", tables.accuracy.value), tables.admitted
 
 
 def read_reserved_use(end: int) -> Callable[[PoolInstant], Values]:

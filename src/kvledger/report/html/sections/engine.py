@@ -9,7 +9,14 @@ from kvledger.report.html.book import Book
 from kvledger.report.html.figures import amount, count, percent
 from kvledger.report.html.frame import section, subsection
 from kvledger.report.html.markup import Markup, element, join
-from kvledger.report.html.saved_measure import SavedEngine, SavedReservation, SavedSheet, SavedSheetFigure, SavedSpan
+from kvledger.report.html.saved_measure import (
+    SavedEngine,
+    SavedReservation,
+    SavedSheet,
+    SavedSheetFigure,
+    SavedSpan,
+    SavedTables,
+)
 from kvledger.report.html.sections.balance import name_of
 from kvledger.report.html.table import Cell, Column, cell, table
 from kvledger.report.html.words import account_name, both, code, prose, told
@@ -51,8 +58,7 @@ def _engine(identifier: str, engine: SavedEngine, name: Markup) -> Markup:
     if sheet and sheet.unattributed:
         parts.append(_causes(f"{identifier}-why", sheet))
     if engine.reservation is not None and engine.reservation.policies:
-        held = (reading.tokens or {}).get("held")
-        parts.append(_reservation(f"{identifier}-reservation", engine.reservation, held))
+        parts.append(_reservation(f"{identifier}-reservation", engine.reservation))
     if engine.samples > 1:
         parts.append(_traffic(f"{identifier}-traffic", engine.traffic))
     return join(*parts)
@@ -103,7 +109,7 @@ def _causes(identifier: str, sheet: SavedSheet) -> Markup:
     return subsection(identifier, both("engine.why"), None, table(identifier, both("engine.why"), columns, rows))
 
 
-def _reservation(identifier: str, found: SavedReservation, held: object) -> Markup:
+def _reservation(identifier: str, found: SavedReservation) -> Markup:
     columns = [
         Column(title=both("balance.policy"), text=True),
         Column(title=both("engine.holds")),
@@ -125,15 +131,24 @@ def _reservation(identifier: str, found: SavedReservation, held: object) -> Mark
                 cell(prose(item.formula), item.formula),
             ]
         )
-    tokens = held if isinstance(held, int) else None
-    tables = [both("engine.tables"), both("engine.tokens", low=count(tokens)) if tokens else join("–")]
-    known = element("em", both("accuracy.measured"), class_="known measured")
-    admits = cell(count(found.block_tables_admit), found.block_tables_admit)
-    rows.append([cell(tables[0], "block tables"), cell(tables[1], tokens), cell("–"), admits, cell(known), cell("")])
+    rows += [] if found.block_tables is None else [_tables(found, found.block_tables)]
     notes = [element("p", told(text), class_="note") for text in found.missing]
     title = both("engine.reservation", count=count(found.running))
     grid = table(identifier, title, columns, rows)
     return subsection(identifier, title, both("engine.reservation.note"), grid, *notes)
+
+
+def _tables(found: SavedReservation, tables: SavedTables) -> list[Cell]:
+    """Return the row of the blocks that hold the same requests at the same sample."""
+    low, high = min(tables.used_ratio, default=0.0), max(tables.used_ratio, default=0.0)
+    return [
+        cell(both("engine.tables"), "block tables"),
+        cell(both("engine.tokens", low=count(tables.held_tokens)), tables.held_tokens),
+        cell(_between(percent(low), percent(high)), low),
+        cell(count(found.block_tables_admit), found.block_tables_admit),
+        cell(element("em", both(f"accuracy.{tables.accuracy}"), class_=f"known {tables.accuracy}"), tables.accuracy),
+        cell(prose(tables.formula), tables.formula),
+    ]
 
 
 def _tokens(span: SavedSpan) -> Markup:
