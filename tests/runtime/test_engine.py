@@ -1,5 +1,7 @@
 """What an engine does with requests that end, fail, are given up, or ask for something special."""
 
+import copy
+
 import pytest
 
 from kvledger.errors import CapacityError, UsageError
@@ -8,7 +10,7 @@ from kvledger.runtime import Ending, Engine, Generation, Options, Preemption
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from .small_models import draw_prompts, generate_plainly, small_model
+from .small_models import draw_prompts, find_difference, generate_plainly, small_model, torch
 
 GREEDY = Generation(max_tokens=10, ignore_eos=True)
 
@@ -272,6 +274,22 @@ def test_a_model_has_its_own_attention_again_when_its_last_engine_is_closed():
     assert list(second.generate([[1, 2]], GREEDY)[0].token_ids) == generate_plainly(model, [1, 2], 10)
     second.close()
     assert model.config._attn_implementation == before
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_half_precision_is_answered_within_its_rounding(dtype):
+    model = copy.deepcopy(small_model("qwen3")).to(getattr(torch, dtype))
+    prompts = draw_prompts(4, seed=15)
+    engine = Engine(model, "1MiB", block_size=4, options=Options(max_num_batched_tokens=16))
+    assert engine.layout.shape.dtype_bytes == 2
+    results = engine.generate(prompts, GREEDY)
+    engine.close()
+    for prompt, result in zip(prompts, results, strict=True):
+        expected = generate_plainly(model, prompt, 10)
+        with torch.inference_mode():
+            spread = float(model(torch.tensor([prompt])).logits[0, -1].float().std())
+        given = list(result.token_ids)
+        assert find_difference(model, prompt, expected, given, tolerance=0.05 * spread) is None
 
 
 def test_memory_that_holds_too_little_is_refused():
