@@ -136,9 +136,10 @@ class Vllm:
         "import json, resource, sys, time\n"
         "from vllm import LLM, SamplingParams\n"
         "folder, prompts, new = json.loads(sys.stdin.readline())\n"
-        "llm = LLM(model=folder, dtype='float32', max_model_len=512, enable_prefix_caching=False)\n"
+        "llm = LLM(model=folder, dtype='float32', max_model_len=512, enable_prefix_caching=False,"
+        " skip_tokenizer_init=True)\n"
         "ask = [{'prompt_token_ids': prompt} for prompt in prompts]\n"
-        "params = SamplingParams(temperature=0, max_tokens=new, ignore_eos=True)\n"
+        "params = SamplingParams(temperature=0, max_tokens=new, ignore_eos=True, detokenize=False)\n"
         "for line in sys.stdin:\n"
         "    begun = time.perf_counter()\n"
         "    outputs = llm.generate(ask, params, use_tqdm=False)\n"
@@ -208,8 +209,11 @@ def measure(ways: dict[str, Callable[[], Run]], rounds: int) -> dict[str, list[R
 def write_table(runs: dict[str, list[Run]], prompts: list[list[int]]) -> None:
     new = NEW_TOKENS * len(prompts)
     prompt_tokens = sum(map(len, prompts))
-    print("| way | tokens/s | prefill tokens/s | decode tokens/s | seconds of every round | CPU seconds |")
-    print("|---|---|---|---|---|---|")
+    print(
+        "| way | tokens/s | prefill tokens/s | decode tokens/s | seconds of every round | CPU seconds | same answers |"
+    )
+    print("|---|---|---|---|---|---|---|")
+    first = next(iter(runs.values()))[0].answers
     for name, rounds in runs.items():
         best = min(rounds, key=lambda run: run.seconds)
         prefill = decode = "-"
@@ -218,7 +222,17 @@ def write_table(runs: dict[str, list[Run]], prompts: list[list[int]]) -> None:
             decode = f"{(new - len(prompts)) / (best.seconds - best.prefill_seconds):.0f}"
         seconds = ", ".join(f"{run.seconds:.2f}" for run in rounds)
         cpu = min(run.cpu_seconds for run in rounds)
-        print(f"| {name} | **{new / best.seconds:.1f}** | {prefill} | {decode} | {seconds} | {cpu:.1f} |")
+        same = sum(ours == theirs for ours, theirs in zip(first or [], best.answers or [], strict=True))
+        row = [
+            name,
+            f"**{new / best.seconds:.1f}**",
+            prefill,
+            decode,
+            seconds,
+            f"{cpu:.1f}",
+            f"{same} of {len(prompts)}",
+        ]
+        print("| " + " | ".join(row) + " |")
 
 
 def main() -> None:
