@@ -1,8 +1,8 @@
 """Serving SmolLM2-135M on a CPU, one way beside the other: ``python -m benchmarks.runtime``.
 
 16 prompts of 20 to 200 tokens, 48 new tokens each, float32. The ways take turns, so that a busy machine slows all of
-them; each figure is the best of its rounds, and CPU seconds are given beside it. vLLM is asked when
-``KVLEDGER_VLLM_PYTHON`` names the Python of an installation of its CPU build.
+them; each figure is the best of its rounds, and CPU seconds are given beside it, except vLLM's, which is in other
+processes. vLLM is asked when ``KVLEDGER_VLLM_PYTHON`` names the Python of an installation of its CPU build.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import gc
 import json
 import os
 import random
+import signal
 import subprocess
 import sys
 import tempfile
@@ -159,22 +160,28 @@ class Vllm:
             text=True,
             env=environment,
             cwd=self.folder.name,
+            start_new_session=True,
         )
         self.send(json.dumps([self.folder.name, prompts, NEW_TOKENS]))
+        self.run()
 
     def send(self, line: str) -> None:
         self.process.stdin.write(line + "\n")
         self.process.stdin.flush()
 
     def run(self) -> Run:
+        """Serve the prompts, with all its processes stopped before and after: its idle engine would take a core."""
+        os.killpg(self.process.pid, signal.SIGCONT)
         self.send("go")
         for line in self.process.stdout:
             if line.startswith("RUN "):
+                os.killpg(self.process.pid, signal.SIGSTOP)
                 seconds, answers = json.loads(line.removeprefix("RUN "))
                 return Run(seconds, float("nan"), None, answers)
         raise SystemExit("vLLM did not answer")
 
     def close(self) -> None:
+        os.killpg(self.process.pid, signal.SIGCONT)
         self.process.stdin.close()
         self.process.wait(timeout=60)
         self.folder.cleanup()

@@ -1,5 +1,9 @@
 """Matrix products through oneDNN are those of PyTorch, and are used where they were asked for."""
 
+import copy
+import gc
+import weakref
+
 import pytest
 
 from kvledger.errors import UsageError
@@ -8,16 +12,20 @@ from kvledger.runtime import Engine, Generation, Linear, Options
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
+from kvledger.runtime import linear as linear_module
+from kvledger.runtime.linear import choose_linear
+
 from .small_models import draw_prompts, find_difference, generate_plainly, small_model, torch
 
 needs_onednn = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="PyTorch was built without oneDNN")
 
 
 @needs_onednn
+@pytest.mark.parametrize("linear", [Linear.ONEDNN, Linear.PACKED])
 @pytest.mark.parametrize("family", ["llama", "phi"])
-def test_the_tokens_are_the_same(family):
+def test_the_tokens_are_the_same(family, linear):
     model, prompts = small_model(family), draw_prompts(3, seed=20)
-    engine = Engine(model, "1MiB", options=Options(linear=Linear.ONEDNN))
+    engine = Engine(model, "1MiB", options=Options(linear=linear))
     results = engine.generate(prompts, Generation(max_tokens=8, ignore_eos=True))
     engine.close()
     for prompt, result in zip(prompts, results, strict=True):
@@ -26,22 +34,131 @@ def test_the_tokens_are_the_same(family):
 
 
 @needs_onednn
-def test_every_product_goes_through_it_and_only_in_the_engine():
-    from kvledger.runtime.linear import choose_linear
-
-    model, x = small_model("phi"), torch.randn(1, 5, 32)
+@pytest.mark.parametrize("linear", [Linear.ONEDNN, Linear.PACKED])
+def test_every_product_goes_through_it_and_only_in_the_engine(linear):
+    model, x = copy.deepcopy(small_model("phi")), torch.randn(1, 5, 32)
     layer = model.model.layers[0].self_attn.q_proj
     with torch.inference_mode():
         plain = layer(x)
-        with choose_linear(Linear.ONEDNN, model), torch.profiler.profile() as profile:
+        with choose_linear(linear, model), torch.profiler.profile() as profile:
             other = layer(x)
+        with torch.profiler.profile() as after:
+            layer(x)
     assert torch.allclose(plain, other, atol=1e-4)
-    assert any("mkldnn::_linear_pointwise" in event.key for event in profile.key_averages())
+    assert _asked_onednn(profile)
+    assert not _asked_onednn(after)
 
 
-def test_it_is_refused_where_it_cannot_serve():
-    model = small_model("llama")
+@needs_onednn
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda layer: layer.weight.add_(1.0),
+        lambda layer: layer.weight.data.add_(1.0),
+        lambda layer: setattr(layer, "weight", torch.nn.Parameter(layer.weight + 1.0)),
+        lambda layer: setattr(layer.weight, "data", layer.weight.data + 1.0),
+        lambda layer: layer.bias.data.add_(1.0),
+        lambda layer: setattr(layer, "bias", torch.nn.Parameter(layer.bias + 1.0)),
+    ],
+    ids=["in place", "behind its back", "another weight", "other numbers", "bias", "another bias"],
+)
+def test_a_weight_that_changes_is_packed_anew(change):
+    model = copy.deepcopy(small_model("phi"))
+    layer, x = model.model.layers[0].self_attn.q_proj, torch.randn(1, 5, 32)
+    context = choose_linear(Linear.PACKED, model)
+    with torch.no_grad():
+        with context:
+            before = layer(x)
+        change(layer)
+        with context:
+            after = layer(x)
+        assert torch.allclose(after, layer(x), atol=1e-4)
+    assert not torch.allclose(before, after, atol=1e-2)
+
+
+@needs_onednn
+@pytest.mark.parametrize("family", ["llama", "gemma3"])
+def test_gate_and_content_are_multiplied_on_the_way(family):
+    model, x = copy.deepcopy(small_model(family)), torch.randn(1, 5, 32)
+    layer = model.model.layers[0].mlp
+    with torch.inference_mode():
+        plain = layer(x)
+        with choose_linear(Linear.PACKED, model), torch.profiler.profile() as profile:
+            other = layer(x)
+    assert torch.allclose(plain, other, atol=1e-4 * plain.abs().max())
+    assert not any(event.key in ("aten::silu", "aten::gelu", "aten::mul") for event in profile.key_averages())
+
+
+@needs_onednn
+def test_a_part_that_somebody_watches_is_not_gone_around():
+    model, x, seen = copy.deepcopy(small_model("llama")), torch.randn(1, 5, 32), []
+    context = choose_linear(Linear.PACKED, model)
+    layer = model.model.layers[0].mlp
+    layer.up_proj.register_forward_hook(lambda *_: seen.append(1))
+    with context, torch.inference_mode():
+        layer(x)
+    assert seen == [1]
+
+
+@needs_onednn
+def test_parts_that_are_used_otherwise_than_their_names_say_are_left_alone():
+    model, x = copy.deepcopy(small_model("llama")), torch.randn(1, 5, 32)
+    layer = model.model.layers[0].mlp
+    kind = type(
+        "Crossed", (type(layer),), {"forward": lambda self, x: self.down_proj(self.gate_proj(x) * self.up_proj(x))}
+    )
+    layer.__class__ = kind
+    with torch.inference_mode():
+        plain = layer(x)
+        with choose_linear(Linear.PACKED, model):
+            assert torch.allclose(layer(x), plain, atol=1e-4 * plain.abs().max())
+
+
+@needs_onednn
+def test_a_layer_that_was_given_another_way_keeps_it():
+    model, x = copy.deepcopy(small_model("phi")), torch.randn(1, 5, 32)
+    layer = model.model.layers[0].self_attn.q_proj
+    context = choose_linear(Linear.PACKED, model)
+    layer.forward = lambda x: "mine"
+    with context:
+        assert layer(x) == "mine"
+    assert layer(x) == "mine"
+
+
+@needs_onednn
+def test_engines_of_one_model_share_a_copy_which_goes_with_the_last():
+    model = copy.deepcopy(small_model("phi"))
+    first, second = choose_linear(Linear.PACKED, model), choose_linear(Linear.PACKED, model)
+    copies = [weakref.ref(_weights_of(context)) for context in (first, second)]
+    assert copies[0]() is copies[1]()
+    del first
+    assert copies[0]() is not None
+    del second
+    gc.collect()
+    assert copies[0]() is None
+
+
+def test_what_takes_much_of_the_memory_is_not_copied_without_being_asked_for(monkeypatch):
+    model = copy.deepcopy(small_model("phi"))
+    monkeypatch.setattr(linear_module, "_is_by_amd", lambda: True)
+    monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: True)
+    assert _weights_of(choose_linear(Linear.AUTO, model)).packed
+    monkeypatch.setattr(linear_module, "_memory_bytes", lambda: 1 << 15)
+    assert not _weights_of(choose_linear(Linear.AUTO, model)).packed
+
+
+@pytest.mark.parametrize("linear", [Linear.ONEDNN, Linear.PACKED])
+def test_it_is_refused_where_it_cannot_serve(linear):
+    model = copy.deepcopy(small_model("llama"))
     half = type(model)(model.config).bfloat16().eval()
     with pytest.raises(UsageError, match=r"the model is torch.bfloat16 on cpu"):
-        Engine(half, "1MiB", options=Options(linear=Linear.ONEDNN))
+        Engine(half, "1MiB", options=Options(linear=linear))
     assert half.config._attn_implementation != "kvledger"
+
+
+def _asked_onednn(profile):
+    return any("mkldnn::_linear_pointwise" in event.key for event in profile.key_averages())
+
+
+def _weights_of(context):
+    return context._weights

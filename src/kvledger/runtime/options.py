@@ -55,11 +55,16 @@ class Linear(StrEnum):
     """What multiplies matrices of float32 on a CPU."""
 
     AUTO = "auto"
-    """oneDNN on processors by AMD, where PyTorch's MKL is half as fast; PyTorch's choice elsewhere."""
+    """oneDNN on processors by AMD, where PyTorch's MKL is half as fast; PyTorch's choice elsewhere.
+
+    Packed where the copy takes less than an eighth of the machine's memory.
+    """
     TORCH = "torch"
     """PyTorch's choice."""
     ONEDNN = "onednn"
-    """oneDNN, which is in PyTorch's wheels."""
+    """oneDNN, which is in PyTorch's wheels, on the weights as they are."""
+    PACKED = "packed"
+    """oneDNN, on a copy of the weights laid out for it: decoding is faster by a third to a half."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
