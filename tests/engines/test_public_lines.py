@@ -121,3 +121,75 @@ def test_only_the_size_line_of_vllm_depends_on_the_longest_length():
     assert only(f"{v0} (2368)\n").tokens_source == "as printed"
     v1 = "GPU KV cache size: 16,224 tokens\nMaximum concurrency for 8,192 tokens per request: 1.98x\n"
     assert only(v1).tokens_source == "as printed, at the longest length"
+
+
+def test_every_pool_is_told_where_there_are_several():
+    """240,000 cells of 16 layers and 4,608 of 48: 15,000 and 864 MiB."""
+    found = only(
+        "llama_kv_cache_unified_iswa: creating non-SWA KV cache, size = 240000 cells\n"
+        "llama_kv_cache_unified: size = 15000.00 MiB (240000 cells,  16 layers,  1 seqs), K (f16): 7500.00 MiB, "
+        "V (f16): 7500.00 MiB\n"
+        "llama_kv_cache_unified_iswa: creating     SWA KV cache, size = 4608 cells\n"
+        "llama_kv_cache_unified: size =  864.00 MiB (  4608 cells,  48 layers,  1 seqs), K (f16):  432.00 MiB, "
+        "V (f16):  432.00 MiB\n"
+    )
+    assert [(pool.name, pool.size_bytes.value // 2**20, pool.tokens.value) for pool in found.pools] == [
+        ("full", 15_000, 240_000),
+        ("swa", 864, 4608),
+    ]
+    assert found.size_bytes.value == 15_864 * 2**20
+    state = only(
+        "[2026-09-09 11:57:18] Mamba Cache is allocated. max_mamba_cache_size: 48, conv_state size: 0.09GB, "
+        "ssm_state size: 6.46GB\n[2026-09-09 11:57:18] KV Cache is allocated. #tokens: 2618868, K size: 19.98 GB, "
+        "V size: 19.98 GB\n"
+    )
+    assert [(pool.name, pool.slots.value) for pool in state.pools] == [("state", 48)]
+    assert state.size_bytes.holds(39.96 * 2**30)
+
+
+def test_blocks_of_turbomind_are_bytes():
+    """6,214 blocks of 8 MiB, with decimals since 0.7 and cut to whole MiB before."""
+    lines = "[TM][INFO] [BlockManager] block_size = {} MB\n[TM][INFO] [BlockManager] max_block_count = 6214\n"
+    found = only(lines.format("8.000"))
+    assert found.size_bytes.holds(6214 * 8 * 2**20)
+    assert found.size_bytes.high < 6214 * 8.001 * 2**20
+    assert only(lines.format("8")).size_bytes.high > 6214 * 8.9 * 2**20
+
+
+def test_an_estimate_of_ollama_belongs_to_the_server_that_starts_next():
+    load = (
+        'time=2025-03-03T07:58:33.1Z level=INFO source=server.go:97 msg=offload memory.required.kv="{kv} GiB"\n'
+        'time=2025-03-03T07:58:33.2Z level=INFO source=server.go:380 msg="starting llama server" cmd="/bin/ollama '
+        'runner --ctx-size {size} --batch-size 512 --parallel 1"\n'
+    )
+    log = read(load.format(kv="1.2", size=16_384) + load.format(kv="0.3", size=4096))
+    told = [(start.find_smallest("size_bytes").value / 2**30, start.max_model_len.value) for start in log.startups]
+    assert told == [(pytest.approx(1.2), 16_384), (pytest.approx(0.3), 4096)]
+
+
+def test_a_remark_that_repeats_the_context_is_read_where_it_stands_alone():
+    remark = "{}: n_ctx_per_seq (4096) < n_ctx_train (131072) -- the full capacity of the model will not be utilized\n"
+    assert only(remark.format("llama_context")).max_model_len.value == 4096
+
+
+def test_a_cache_that_could_not_be_allocated_is_an_error_with_its_bytes():
+    text = "ggml_backend_cpu_buffer_type_alloc_buffer: failed to allocate buffer of size 137438953504\n"
+    (notice,) = read("llama_context: n_ctx = 1048576\n" + text).startups[-1].errors
+    assert (notice.kind, notice.needed.value) == (NoticeKind.OUT_OF_MEMORY, 137_438_953_504)
+
+
+@pytest.mark.parametrize("change", ["\u00a0", "&#39;"])
+def test_a_log_copied_from_a_page_is_the_same_log(change):
+    text = (
+        "(APIServer pid=1) INFO 07-09 02:56:25 [utils.py:273] non-default args: {'model': 'org/m', "
+        "'max_model_len': 131072, 'kv_cache_dtype': 'fp8'}\n"
+        "(EngineCore pid=7) INFO 07-09 02:58:11 [kv_cache_utils.py:2146] GPU KV cache size: 569,878 tokens\n"
+    )
+    copied = text.replace(" ", change) if change == "\u00a0" else text.replace("'", change)
+    plain, found = read(text).startups[-1], read(copied).startups[-1]
+    assert (found.model.value, found.kv_dtype.value, found.max_model_len.value) == (
+        plain.model.value,
+        plain.kv_dtype.value,
+        plain.max_model_len.value,
+    )
+    assert found.find_smallest("tokens").value == 569_878

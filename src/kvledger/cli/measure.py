@@ -110,11 +110,13 @@ def _write(report: MeasureReport, *, form: str, color: bool) -> str:
 def _read_log(content: bytes) -> tuple[Sequence[LogCheck], FindingsReport]:
     """Read the log of any engine, and look for what would give memory back."""
     from kvledger.cli.looking import look_at_log
+    from kvledger.engines.facts import Engine
     from kvledger.engines.readers import read_log
     from kvledger.engines.recognise import TextKind, recognise
     from kvledger.measure.log_check import check_log
+    from kvledger.sources.encoding import decode
 
-    text = content.decode("utf-8", errors="replace")
+    text = decode(content)
     found = recognise(text)
     if found is None or found.engine is None or found.kind is not TextKind.LOG:
         raise SourceError(
@@ -124,7 +126,11 @@ def _read_log(content: bytes) -> tuple[Sequence[LogCheck], FindingsReport]:
     log = read_log(text, found.engine)
     checks = check_log(log)
     if not checks:
-        raise SourceError(f"the log of {found.engine} says nothing about its KV pool")
+        raise SourceError(
+            f"the log of {found.engine} says nothing about its KV pool",
+            hint="give it from the start of the server on, with the lines about memory"
+            + (", which newer builds print with `-lv 4`" if found.engine is Engine.LLAMACPP else ""),
+        )
     return checks, look_at_log(log, checks)
 
 

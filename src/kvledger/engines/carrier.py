@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
+from html import unescape
 
 from kvledger.engines.clock import read_iso
 
@@ -52,7 +53,9 @@ class Carrier:
         if "\x1b" in line:
             line = _COLOUR.sub("", line)
         if not line.isprintable():
-            line = _CONTROL.sub("", line)
+            line = _CONTROL.sub("", line.replace("\u00a0", " "))  # copied from a page
+        if "&#39;" in line or "&quot;" in line:
+            line = unescape(line)
         if line[:1] != "(":  # a process tag stands first
             for prefix in _PREFIXES:
                 found = prefix.match(line)

@@ -77,7 +77,7 @@ def read_exposition(text: str, wanted: Collection[str]) -> Exposition:
     kept: list[str] = []
     declared: set[str] = set()
     malformed = 0
-    for line in text.split("\n"):
+    for line in _spell(text, wanted).split("\n"):
         match = _NAME.match(line)
         if match is None:
             named = _TYPE.match(line) if line.startswith("#") else None
@@ -95,6 +95,14 @@ def read_exposition(text: str, wanted: Collection[str]) -> Exposition:
         )
     series, refused = _parse(kept)
     return Exposition(series=tuple(series), declared=frozenset(declared), malformed=malformed + refused)
+
+
+def _spell(text: str, wanted: Collection[str]) -> str:
+    """Return the text with the engine's own colon where a collector made an underscore of every one."""
+    for prefix in sorted({name[: name.index(":") + 1] for name in wanted if ":" in name}):
+        if prefix not in text:
+            text = re.sub(rf"^((?:# (?:TYPE|HELP) )?){prefix[:-1]}_", rf"\g<1>{prefix}", text, flags=re.MULTILINE)
+    return text
 
 
 def _parse(lines: list[str]) -> tuple[list[Series], int]:

@@ -50,8 +50,8 @@ class Recognition:
 
 
 _METRICS = re.compile(
-    r"^(?:# (?:HELP|TYPE) )?(?:(?P<vllm>(?:ray_)?vllm[:_])|(?P<sglang>sglang:)|(?P<llamacpp>llamacpp:)|(?P<tgi>tgi_)"
-    r"|(?P<tensorrt>trtllm[_:]|tensorrt_llm:|nv_trt_llm_)|(?P<lmdeploy>lmdeploy:)"
+    r"^(?:# (?:HELP|TYPE) )?(?:(?P<vllm>(?:ray_)?vllm[:_])|(?P<sglang>sglang[:_])|(?P<llamacpp>llamacpp[:_])"
+    r"|(?P<tgi>tgi_)|(?P<tensorrt>trtllm[_:]|tensorrt_llm:|nv_trt_llm_)|(?P<lmdeploy>lmdeploy[:_])"
     r"|(?P<transformers>kvledger_transformers_))[a-z]",
     re.MULTILINE,
 )
@@ -119,7 +119,7 @@ def recognise(text: str) -> Recognition | None:
     >>> recognise("# TYPE vllm:num_requests_running gauge").engine
     <Engine.VLLM: 'vllm'>
     """
-    head = text[:_HEAD].lstrip("\ufeff \t\r\n")
+    head = text[:_HEAD].replace("\u00a0", " ").lstrip("\ufeff \t\r\n")
     if head[:1] in "[{" and head:
         found = _recognise_json(head, whole=len(text) <= _HEAD)
         if found is not None:

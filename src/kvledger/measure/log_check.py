@@ -7,13 +7,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from kvledger.engines.facts import Engine, EngineLog, NoticeKind, PeriodicSample, StartupFacts
-from kvledger.engines.quantity import Quantity
+from kvledger.engines.quantity import Quantity, add
+from kvledger.ledger import Accuracy
 from kvledger.measure.pool_verdict import in_settings_of
 from kvledger.measure.verdict import Signs, Verdict, judge
+from kvledger.units import counted
 
-__all__ = ["LogCheck", "LogLoad", "check_log"]
+__all__ = ["LogCheck", "LogLoad", "LogPool", "check_log"]
 
 _MOST_ERRORS = 5
+_PARTS = ("full", "swa", "index")
+"""Pools of attention layers, where there is not one for all of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +40,16 @@ class LogLoad:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LogPool:
+    """One of several pools: of layers with a window, of states, of a draft; None is what the log does not say."""
+
+    name: str
+    size_bytes: Quantity | None
+    tokens: Quantity | None
+    slots: Quantity | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LogCheck:
     """One engine of one start."""
 
@@ -51,6 +65,8 @@ class LogCheck:
     block_tokens: Quantity | None
     max_model_len: Quantity | None
     concurrency: Quantity | None
+    pools: tuple[LogPool, ...]
+    """Pools beside the one for all attention layers, or what there is instead of it."""
     preemptions: int | None
     """Preemptions (retractions) that lines tell; None where none does."""
     load: LogLoad | None
@@ -64,15 +80,15 @@ def check_log(log: EngineLog) -> tuple[LogCheck, ...]:
     begins = startup.first_line if startup else 0
     samples = [sample for sample in log.samples if sample.line >= begins]
     indices = set(startup.engine_indices if startup else ()) | {sample.engine_index for sample in samples}
-    if startup is not None and not indices and (startup.errors or _tells_slots(startup)):
+    if startup is not None and not indices and (startup.errors or _tells_limits(startup)):
         indices = {0}
     restarts = len(log.startups) - 1
     return tuple(_check(log, startup, samples, index, restarts) for index in sorted(indices))
 
 
-def _tells_slots(startup: StartupFacts) -> bool:
-    """Tell whether a start without a size says how its context is cut into slots (llama.cpp prints no more)."""
-    return startup.engine is Engine.LLAMACPP and startup.max_running is not None and startup.max_model_len is not None
+def _tells_limits(startup: StartupFacts) -> bool:
+    """Tell whether a start without a size says how far a request reaches, or what a block holds."""
+    return startup.max_model_len is not None or startup.block_tokens is not None
 
 
 def _check(
@@ -85,7 +101,7 @@ def _check(
     blocks = find("blocks")
     block_tokens = find("block_tokens") or (startup.block_tokens if startup else None)
     tokens, source = _tokens(startup, find("tokens"), blocks, block_tokens)
-    notes = [f"{restarts} earlier starts in this log are left out"] if restarts > 0 else []
+    notes = [f"{counted(restarts, 'earlier start')} in this log left out"] if restarts > 0 else []
     if forced:
         notes.append("the number of blocks was forced, so the printed memory is not the pool's size")
     mine = [s for s in samples if s.engine_index == index]
@@ -100,15 +116,51 @@ def _check(
         model=startup.model.value.rpartition("/")[2] if startup and startup.model else None,
         tokens=tokens,
         tokens_source=source,
-        size_bytes=None if forced else find("size_bytes"),
+        size_bytes=None if forced else _size(startup, index),
         blocks=blocks,
         block_tokens=block_tokens,
         max_model_len=longest,
         concurrency=find("concurrency"),
+        pools=_pools(startup, index),
         preemptions=preemptions,
         load=_load(log.engine, told, size, preemptions) if told else None,
         errors=_write_errors(startup),
         notes=tuple(notes),
+    )
+
+
+def _size(startup: StartupFacts | None, index: int) -> Quantity | None:
+    """Return the bytes of all attention layers: as told, of all blocks, or of the pools they are split into."""
+    if startup is None:
+        return None
+    told = startup.find_smallest("size_bytes", engine_index=index)
+    if told is not None:
+        return told
+    blocks, one = (startup.find_smallest(name, engine_index=index) for name in ("blocks", "block_bytes"))
+    if blocks is not None and one is not None:
+        low, value, high = (int(blocks.value * bound) for bound in (one.low, one.value, one.high))
+        return Quantity(value=value, low=low, high=high, accuracy=Accuracy.DERIVED, line=blocks.line)
+    there = {pool.name for pool in startup.find_pools(engine_index=index)}
+    names = [name for name in _PARTS if name in there]
+    return add(startup.find_smallest("size_bytes", name, engine_index=index) for name in names)
+
+
+def _pools(startup: StartupFacts | None, index: int) -> tuple[LogPool, ...]:
+    if startup is None:
+        return ()
+    names = dict.fromkeys(pool.name for pool in startup.find_pools(engine_index=index) if pool.name != "kv")
+
+    def find(field_name: str, name: str) -> Quantity | None:
+        return startup.find_smallest(field_name, name, engine_index=index)
+
+    return tuple(
+        LogPool(
+            name=name,
+            size_bytes=find("size_bytes", name),
+            tokens=find("tokens", name) or find("cells", name),
+            slots=find("slots", name) if name == "state" else None,
+        )
+        for name in names
     )
 
 

@@ -181,7 +181,7 @@ def _signs(moments: Sequence[PoolMoment], whole: Sequence[PoolMoment], traffic: 
         peak_used_ratio=max(low for low, _ in used),
         peak_used_high_ratio=max(high for _, high in used),
         peak_waiting=max(waiting),
-        peak_running=max(moment.running or 0 for moment in moments),
+        peak_running=max((one.running for one in moments if one.running is not None), default=None),
         waiting_ratio=sum(w > 0 for w in waiting) / len(waiting),
         held_ratio_while_waiting=max(while_waiting, default=None),
         preemptions=traffic.preemptions,

@@ -177,7 +177,7 @@ def _signs(readings: Sequence[Reading], whole: Sequence[Reading], traffic: Traff
         peak_used_ratio=max(used),
         peak_used_high_ratio=max(used_high),
         peak_waiting=max(waiting),
-        peak_running=max(reading.running or 0 for reading in readings),
+        peak_running=max((one.running for one in readings if one.running is not None), default=None),
         waiting_ratio=sum(w > 0 for w in waiting) / len(waiting),
         held_ratio_while_waiting=max(while_waiting, default=None),
         preemptions=traffic.preemptions,

@@ -44,7 +44,8 @@ class Signs:
     peak_used_high_ratio: float
     """The same, at most."""
     peak_waiting: int
-    peak_running: int
+    peak_running: int | None
+    """None where no sample tells it."""
     waiting_ratio: float
     """Share of samples at which requests waited."""
     held_ratio_while_waiting: float | None

@@ -11,7 +11,7 @@ from rich.text import Text
 from kvledger.engines.facts import Engine
 from kvledger.engines.quantity import Quantity
 from kvledger.findings.finding import FindingsReport
-from kvledger.measure.log_check import LogCheck, LogLoad
+from kvledger.measure.log_check import LogCheck, LogLoad, LogPool
 from kvledger.report.findings import findings_sections
 from kvledger.report.findings_json import findings_json
 from kvledger.report.tables import heading, new_table, percent
@@ -69,11 +69,24 @@ def _pool(check: LogCheck) -> RenderableType:
         ("concurrency", check.concurrency, "requests of the longest length, none shared"),
     )
     if check.size_bytes is not None:
-        table.add_row("bytes", format_bytes(check.size_bytes.value), _where(check))
+        table.add_row("bytes", _bytes(check.size_bytes), _where(check))
     for name, quantity, note in rows:
         if quantity is not None:
             table.add_row(name, _number(quantity), note)
+    for pool in check.pools:
+        table.add_row(f"{pool.name} pool", *_part(pool))
     return table if table.row_count else Text("no line tells its size")
+
+
+def _bytes(size: Quantity) -> str:
+    """Write a size; one that was rounded to nothing as what it can be."""
+    return format_bytes(size.value) if size.value or not size.high else f"up to {format_bytes(size.high)}"
+
+
+def _part(pool: LogPool) -> tuple[str, str]:
+    size = "not told" if pool.size_bytes is None else _bytes(pool.size_bytes)
+    held = [(pool.tokens, "tokens"), (pool.slots, "sequences")]
+    return size, ", ".join(f"{_number(count)} {name}" for count, name in held if count is not None)
 
 
 def _load(load: LogLoad) -> RenderableType:
@@ -114,6 +127,15 @@ def _object(check: LogCheck) -> dict[str, Any]:
         "block_tokens": _interval(check.block_tokens),
         "max_model_len": _interval(check.max_model_len),
         "concurrency": _interval(check.concurrency),
+        "pools": [
+            {
+                "name": pool.name,
+                "size_bytes": _interval(pool.size_bytes),
+                "tokens": _interval(pool.tokens),
+                "slots": _interval(pool.slots),
+            }
+            for pool in check.pools
+        ],
         "preemptions": check.preemptions,
         "errors": list(check.errors),
         "notes": list(check.notes),

@@ -17,6 +17,7 @@ from kvledger.engines.transformers.metrics import is_serve_api
 from kvledger.engines.vllm.metrics import VllmScrape, read_vllm_metrics
 from kvledger.errors import SourceError
 from kvledger.measure.tear import is_surely_torn
+from kvledger.sources.encoding import decode, is_wide
 from kvledger.sources.http import Access, Address, fetch, fetch_with_retries
 
 __all__ = ["Answer", "Endpoint", "decode_text", "read_text"]
@@ -191,9 +192,9 @@ def decode_text(content: bytes, content_type: str = "") -> str:
             "LMDeploy or Transformers",
             hint="give the /metrics address of one of them",
         )
-    if b"\x00" in content[:4096]:
+    if b"\x00" in content[:4096] and is_wide(content) is None:
         raise SourceError("this is binary data, not the text of /metrics", hint="give the server's /metrics address")
-    return content.decode("utf-8", errors="replace")
+    return decode(content)
 
 
 def read_text(text: str) -> Answer:

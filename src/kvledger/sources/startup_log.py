@@ -7,6 +7,7 @@ from pathlib import Path
 from kvledger.engines.facts import StartupFacts
 from kvledger.engines.readers import read_log
 from kvledger.errors import SourceError
+from kvledger.sources.encoding import decode
 
 __all__ = ["read_startup"]
 
@@ -32,7 +33,7 @@ def read_startup(path: str) -> StartupFacts:
         raise SourceError(
             f"the log has more than {_MOST_BYTES:,} bytes", hint="give --log the part with the last start of the server"
         )
-    log = read_log(content.decode("utf-8", errors="replace"))
+    log = read_log(decode(content))
     if not log.startups:
         raise SourceError(
             f"the log of {log.engine} holds no start of the server",

@@ -35,7 +35,11 @@ _BREAKDOWN = re.compile(
     r"\|\s{1,8}- (?P<device>[^|\n]{1,80}?)\s{0,40}\|[^|\n]{0,80}?(?P<self>\d{1,9}) =\s{0,12}(?P<model>\d{1,9}) \+"
     r"\s{0,12}(?P<context>\d{1,9}) \+\s{0,12}(?P<compute>\d{1,9})"
 )
-_REFUSED = re.compile(r"allocating (?P<size>[\d.]{1,16}) MiB on device \d{1,4}: cudaMalloc failed")
+_REFUSED = re.compile(
+    r"allocating (?P<size>[\d.]{1,16}) MiB on device \d{1,4}: cudaMalloc failed"
+    r"|ggml_backend_\w{1,20}_buffer_type_alloc_buffer: failed to allocate buffer of size (?P<bytes>\d{1,18})"
+)
+_PER_SEQUENCE = re.compile(r"n_ctx_(?:per_)?seq \((?P<length>\d{1,12})\) [<>] n_ctx_train \((?P<trained>\d{1,12})\)")
 _RELEASE = re.compile(
     r"id\s{1,4}(?P<slot>\d{1,6}) \|.{0,80}?stop processing: (?:n_tokens|n_past) = (?P<tokens>\d{1,12})"
 )
@@ -114,7 +118,15 @@ def _cut(hit: Hit, name: str) -> Quantity | None:
 
 
 def _refused(builder: LogBuilder, hit: Hit) -> None:
-    builder.notice(hit, NoticeKind.OUT_OF_MEMORY, is_error=True, needed=hit.bytes("size", MIB))
+    size = hit.bytes("size", MIB) or hit.whole("bytes")
+    builder.notice(hit, NoticeKind.OUT_OF_MEMORY, is_error=True, needed=size)
+
+
+def _per_sequence(builder: LogBuilder, hit: Hit) -> None:
+    """A remark that repeats the context; it stands alone where people quote it."""
+    if builder.get("max_model_len") is None and not any(pool.name == "draft" for pool in builder.pools):
+        builder.set(hit, max_model_len=hit.whole("length"))
+        builder.option(hit, "n_ctx_train", hit.text("trained") or "")
 
 
 def _release(builder: LogBuilder, hit: Hit) -> None:
@@ -133,7 +145,8 @@ SERVER_RULES = (
     Rule("n_ctx_train", _TRAINED, lambda b, h: b.option(h, "n_ctx_train", h.text("length") or "")),
     Rule("n_swa ", _WINDOW, lambda b, h: b.option(h, "n_swa", h.text("tokens") or "")),
     Rule("| ", _BREAKDOWN, _breakdown),
-    Rule("cudaMalloc failed", _REFUSED, _refused),
+    Rule("n_ctx_train (", _PER_SEQUENCE, _per_sequence),
+    Rule("_alloc_buffer: ", _REFUSED, _refused),
     Rule("stop processing", _RELEASE, _release),
 )
 """Rules for the server, its context and its requests."""

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from kvledger.engines.facts import Engine, EngineLog, NoticeKind
 from kvledger.engines.log_reader import Hit, LogBuilder, Rule, named_values, read_engine_log
-from kvledger.engines.quantity import Fact, given, truncated_bytes, whole
+from kvledger.engines.quantity import Fact, given, printed_bytes, truncated_bytes, whole
 from kvledger.engines.torch_lines import OUT_OF_MEMORY
 from kvledger.units import MIB
 
@@ -21,7 +21,7 @@ _BEGINS = re.compile(
 _CONFIG = re.compile(r"Building (?P<draft>Spec )?CacheEngine with config:\s{0,4}(?P<config>.{0,16000})", re.DOTALL)
 _ENGINE_CONFIG = re.compile(r"\b(?:Pytorch|Turbomind)EngineConfig\((?P<config>.{0,4000})", re.DOTALL)
 _PAIR = re.compile(r"\b(?P<name>[a-z_]{2,40})=(?P<value>'[^']{0,100}'|[\w.+-]{1,60})")
-_BLOCK = re.compile(r"\[BlockManager\] block_size = (?P<size>\d{1,9}) MB")
+_BLOCK = re.compile(r"\[BlockManager\] block_size = (?P<size>\d{1,9})(?P<part>\.\d{1,6})? MB")
 _COUNT = re.compile(r"\[BlockManager\] max_block_count = (?P<blocks>\d{1,12})")
 _NO_MEMORY = re.compile(r"No enough gpu memory for kv cache")
 _INTERVAL = re.compile(
@@ -74,9 +74,12 @@ def _config(builder: LogBuilder, hit: Hit) -> None:
 
 
 def _block(builder: LogBuilder, hit: Hit) -> None:
-    """TurboMind cuts the size of a block to whole MiB, which it calls MB."""
-    size = hit.integer("size")
-    builder.pool(hit, block_bytes=None if size is None else truncated_bytes(size, MIB, line=hit.line))
+    """TurboMind writes MiB, which it calls MB: with decimals since 0.7, before that cut to whole ones."""
+    whole_mib, part = hit.integer("size"), hit.text("part")
+    if part is not None:
+        builder.pool(hit, block_bytes=printed_bytes(f"{hit.match['size']}{part}", MIB, line=hit.line))
+    elif whole_mib is not None:
+        builder.pool(hit, block_bytes=truncated_bytes(whole_mib, MIB, line=hit.line))
 
 
 def _interval(builder: LogBuilder, hit: Hit) -> None:

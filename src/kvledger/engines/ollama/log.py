@@ -68,9 +68,18 @@ def _total(builder: LogBuilder, hit: Hit) -> None:
     builder.memory(hit, total=_bytes(hit))
 
 
-def _start(builder: LogBuilder, hit: Hit) -> None:
-    if builder.has_size:
+def _required(builder: LogBuilder, hit: Hit) -> None:
+    """An estimate, made just before the server starts that it is for."""
+    if builder.has_size and "started" in builder.scratch:
         builder.begin_start(hit)
+    builder.scratch["required"] = True
+    builder.pool(hit, size_bytes=_bytes(hit))
+
+
+def _start(builder: LogBuilder, hit: Hit) -> None:
+    if builder.has_size and builder.scratch.pop("required", None) is None:
+        builder.begin_start(hit)
+    builder.scratch["started"] = True
     for flag in _FLAG.finditer(hit.match["rest"]):
         names = {"--ctx-size": "KvSize", "-c": "KvSize", "--parallel": "Parallel", "-np": "Parallel",
                  "--batch-size": "BatchSize", "-b": "BatchSize"}  # fmt: skip
@@ -121,7 +130,7 @@ RULES = (
     Rule("msg=load", _LOAD, _load, _FILLED),
     Rule(" device=", _PART, _part),
     Rule("total memory", _TOTAL, _total),
-    Rule("memory.required.kv", _REQUIRED, lambda b, h: b.pool(h, size_bytes=_bytes(h))),
+    Rule("memory.required.kv", _REQUIRED, _required),
     *LLAMACPP_RULES,
 )
 """Rules for all lines of Ollama."""

@@ -60,7 +60,8 @@ def read_metrics(text: str) -> tuple[EngineSnapshot, ...]:
     for series in read_exposition(text, WANTED).series:
         if series.labels.get("priority"):  # the total stands under the empty priority
             continue
-        groups.setdefault(tuple(series.labels.get(name, "") for name in _IDENTITY), []).append(series)
+        labels = {"model_name": series.labels.get("name", ""), **series.labels}  # `name` in 0.3
+        groups.setdefault(tuple(labels.get(name, "") for name in _IDENTITY), []).append(series)
     return tuple(_read_group(key, series) for key, series in _join_front_ends(groups).items())
 
 

@@ -217,7 +217,7 @@ class _Draft:
 
     def take(self, kind: str, name: str, labels: dict[str, str], value: float | None) -> None:
         if self.model is None:
-            self.model = labels.get("model_name")
+            self.model = labels.get("model_name") or labels.get("model")  # Triton calls it so
         self.has_engine_label = self.has_engine_label or "engine" in labels
         if kind == "config":
             self.config = labels
