@@ -2,6 +2,7 @@
 
 import csv
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,11 +12,24 @@ from hypothesis import strategies as st
 from kvledger.errors import UsageError
 from kvledger.ledger import Account
 from kvledger.pool import Eviction, Kind, Policy
-from kvledger.replay import HashIds, HashKind, Pool, Settings, SharedPrefix, TokenIds, Workload, parse_clock, replay
+from kvledger.replay import (
+    HashIds,
+    HashKind,
+    Pool,
+    Settings,
+    SharedPrefix,
+    TokenIds,
+    Workload,
+    parse_clock,
+    replay,
+    replay_plainly,
+)
 from kvledger.sources.files import load_trace
 
+from .by_hand import assert_equal
 from .plain_prefix import PlainPrefix
 from .plain_replay import Stalled
+from .random_traffic import traffic
 
 ORDER = list(Account)
 
@@ -135,6 +149,31 @@ def test_every_step_equals_the_plain_prefix_cache_and_balances(scenario, every, 
     seconds = sum(row["seconds"] for row in plain.rows) or 1.0
     saved = sum(s * row["seconds"] for s, row in zip(plain.saved_rows, plain.rows, strict=True)) / seconds
     assert outcome.shared_saving_ratio == pytest.approx(saved / (units * block), abs=1e-9)
+
+
+@pytest.mark.parametrize(("block", "grain", "every"), [(4, 64, 0.0), (16, 16, 0.0), (1, 48, 9.0), (32, 8, 0.0)])
+def test_runs_that_share_their_fate_answer_as_their_blocks_do_one_by_one(block, grain, every):
+    """Prompts of eighty streams: many end within an id, find it cut or evicted in part, or are preempted."""
+    requests = traffic(2500, seed=grain)
+    random = np.random.default_rng(block)
+    streams = random.integers(0, 80, len(requests))
+    counts = -(-requests.prompt_tokens.astype(np.int64) // grain)
+    rows = [stream * 1000 + np.arange(count) for stream, count in zip(streams, counts, strict=True)]
+    content = HashIds(
+        offsets=np.concatenate([[0], np.cumsum(counts)]), ids=np.concatenate(rows), block_tokens=grain,
+        kind=HashKind.CHAIN,
+    )  # fmt: skip
+    arguments = (replace(requests, content=content), Policy(name="p", kind=Kind.PAGED, block_size=block,
+                                                            prefix_caching=True))  # fmt: skip
+    pool = Pool(bytes_per_token=3, capacity_tokens=2400)
+    chosen = Settings(max_model_len=900, max_num_seqs=128, max_num_batched_tokens=500, restart_every_seconds=every,
+                      clock=parse_clock("0.01,2e-5,1e-4,1e-8"))  # fmt: skip
+    by_runs = replay(*arguments, pool=pool, settings=chosen)
+    one_by_one = replay_plainly(*arguments, pool=pool, settings=chosen)
+    assert_equal(by_runs, one_by_one)
+    assert by_runs.prefix == one_by_one.prefix
+    assert by_runs.preemptions > 50
+    assert 0.05 < by_runs.prefix.hit_ratio < 0.9
 
 
 @pytest.mark.parametrize("run", ["prefix-a", "prefix-b"])

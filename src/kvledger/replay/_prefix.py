@@ -7,14 +7,11 @@ fills it is scheduled. ``used`` counts every distinct block that a request refer
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
-import numba
-import numpy as np
+from numba.extending import overload
 
 from kvledger.pool import prefix
-from kvledger.pool.compiled import called, compiled, inlined
-from kvledger.replay._future import Future
+from kvledger.pool.compiled import OPTIONS, called, compiled, inlined
+from kvledger.replay import _blockwise, _runwise
 from kvledger.replay._layout import *
 from kvledger.replay._memory import blocks_of
 from kvledger.replay._queue import (
@@ -30,135 +27,83 @@ from kvledger.replay._queue import (
 )
 from kvledger.replay._record import begin_bucket, close_step, step_seconds
 from kvledger.replay._restart import begin_restart, is_restart_due
+from kvledger.replay._shared import H_AGAIN, H_HITS, H_LOGICAL, H_QUERIES
 from kvledger.replay._step import compute, settle, unsettle
 
-# How the content of a block is known: its chain id and place, its place in a common stream, or not at all.
-BY_CHAIN, BY_STREAM, UNKNOWN = range(3)
-
-# Numbers of `Shared.counts`.
-H_HITS, H_QUERIES, H_AGAIN, H_MISS, H_LOGICAL, H_CLAIRVOYANT, H_RANKED = range(7)
-
-# The rank of a block that nobody will look for; each is a little less than the one before.
-NEVER_RANK = 2**62
+_INLINED = {**OPTIONS, "no_cpython_wrapper": True, "forceinline": True}
 
 
-class Shared(NamedTuple):
-    """The pool, the block tables, and what is known of the content of each request."""
-
-    pool: prefix.BlockPool
-    tables: Array  # (max_num_seqs + 1, blocks of the longest request) int32
-    counts: Array  # (7,) int64
-    how: Array  # (2,) int64: how content is known, and the tokens an id covers
-    offsets: Array  # (requests + 1,) int64, or (0,)
-    ids: Array  # (total,) int64, or (0,)
-    covered: Array  # (requests,) int32: leading tokens whose content is known, or (0,)
-    future: Future
+# Numba compiles a replay for the type of what it keeps; these stand for the functions of that type.
 
 
-@inlined
-def key_of(st, sh, request, index):
-    """Return the identity of block ``index`` of a request: shared as far as its content is known, else its own."""
-    block = st.ints[I_BLOCK]
-    end = (index + 1) * block
-    if sh.how[0] != UNKNOWN and end <= sh.covered[request]:
-        if sh.how[0] == BY_STREAM:
-            return prefix.mix(numba.uint64(index) | (numba.uint64(1) << numba.uint64(62)))
-        grain = sh.how[1]
-        at = (end - 1) // grain
-        inside = numba.uint64((end - 1 - at * grain) // block)
-        return prefix.mix(prefix.mix(numba.uint64(sh.ids[sh.offsets[request] + at])) + inside)
-    own = (numba.uint64(request) << numba.uint64(28)) | numba.uint64(index) | (numba.uint64(1) << numba.uint64(63))
-    return prefix.mix(own)
-
-
-@inlined
 def count_hits(st, sh, slot):
     """Count the leading blocks of a waiting request that are in the pool, and those of them nobody refers to."""
-    row = st.slots[slot]
-    most = (row[S_PROMPT] + row[S_GENERATED] - 1) // st.ints[I_BLOCK]
-    hits, idle = 0, 0
-    while hits < most:
-        block = prefix.find_block(sh.pool, key_of(st, sh, row[S_REQUEST], hits))
-        if block == prefix.NOBODY:
-            break
-        sh.tables[slot, hits] = block
-        idle += sh.pool.references[block] == 0
-        hits += 1
-    return hits, idle
 
 
-@inlined
-def identify(st, sh, slot, computed, n):
-    """Give identities to the blocks that computing ``n`` tokens after ``computed`` fills."""
-    block = st.ints[I_BLOCK]
-    request = st.slots[slot, S_REQUEST]
-    for index in range(computed // block, (computed + n) // block):
-        key = key_of(st, sh, request, index)
-        prefix.insert(sh.pool, sh.tables[slot, index], key)
-        if numba.int64(key >> numba.uint64(1)) == sh.counts[H_MISS]:
-            st.ints[I_BLOCKED] = 0
+def refer_hits(st, sh, slot, hits):
+    """Let a request use the leading blocks that were counted."""
 
 
-@inlined
+def note_miss(st, sh, slot, hits):
+    """Note which block a refused request missed first."""
+
+
 def grow(st, sh, slot, computed, n):
     """Take the blocks for ``n`` more tokens; False when there are too few."""
-    held, needed = blocks_of(computed, st.ints[I_BLOCK]), blocks_of(computed + n, st.ints[I_BLOCK])
-    if needed - held > sh.pool.counts[prefix.FREE]:
-        return False
-    for index in range(held, needed):
-        sh.tables[slot, index] = prefix.allocate(sh.pool)
-    identify(st, sh, slot, computed, n)
-    return True
 
 
-@inlined
-def foreseen_rank(st, sh, request, index):
-    """Return the rank of a block by when it is looked for next: the later, the greater."""
-    sh.counts[H_RANKED] += 1
-    future = sh.future
-    if index < future.offsets[request + 1] - future.offsets[request]:
-        use = future.after[future.offsets[request] + index]
-        while use >= 0 and future.users[use] < st.ints[I_HEAD]:  # who was admitted in the meantime
-            use = future.after[use]
-        if use >= 0:
-            return (numba.int64(future.users[use]) + 1) << 32 | index
-    return NEVER_RANK - sh.counts[H_RANKED]
-
-
-@inlined
-def rank_released(st, sh, slot, index, again):
-    """Rank a block that is about to be free; ``again``: its request will come back for it, before all others."""
-    block = sh.tables[slot, index]
-    if sh.pool.references[block] > 1 or sh.pool.keys[block] == 0:
-        return
-    if again:
-        sh.counts[H_RANKED] += 1
-        sh.pool.ranks[block] = -sh.counts[H_RANKED]
-        return
-    rank = foreseen_rank(st, sh, st.slots[slot, S_REQUEST], index)
-    first = prefix.find_block(sh.pool, sh.pool.keys[block])
-    if first == block:
-        sh.pool.ranks[block] = rank
-    else:  # the same is there already, where look-ups find it
-        sh.pool.ranks[block] = NEVER_RANK - sh.counts[H_RANKED]
-        if sh.pool.references[first] == 0:
-            prefix.rank(sh.pool, first, rank)
-
-
-@inlined
 def give_up(st, sh, slot, again):
     """Release the blocks of a request, the last first; ``again``: it was preempted and will come back."""
-    ints = st.ints
-    row = st.slots[slot]
-    block = ints[I_BLOCK]
-    for index in range(blocks_of(row[S_COMPUTED], block) - 1, -1, -1):
-        if sh.counts[H_CLAIRVOYANT] == 1:
-            rank_released(st, sh, slot, index, again)
-        if prefix.release(sh.pool, sh.tables[slot, index]):
-            ints[I_USED] -= min(block, row[S_COMPUTED] - index * block)
-    sh.counts[H_LOGICAL] -= row[S_COMPUTED]
-    row[S_COMPUTED] = 0
-    ints[I_BLOCKED] = 0
+
+
+def forget_all(sh):
+    """Let all blocks hold nothing."""
+
+
+def _keeps_runs(sh):
+    return "lengths" in sh.fields
+
+
+@overload(count_hits, jit_options=_INLINED)
+def _count_hits(st, sh, slot):
+    if _keeps_runs(sh):
+        return lambda st, sh, slot: _runwise.count_hits(st, sh, slot)
+    return lambda st, sh, slot: _blockwise.count_hits(st, sh, slot)
+
+
+@overload(refer_hits, jit_options=_INLINED)
+def _refer_hits(st, sh, slot, hits):
+    if _keeps_runs(sh):
+        return lambda st, sh, slot, hits: _runwise.refer_hits(st, sh, slot, hits)
+    return lambda st, sh, slot, hits: _blockwise.refer_hits(st, sh, slot, hits)
+
+
+@overload(note_miss, jit_options=_INLINED)
+def _note_miss(st, sh, slot, hits):
+    if _keeps_runs(sh):
+        return lambda st, sh, slot, hits: _runwise.note_miss(st, sh, slot, hits)
+    return lambda st, sh, slot, hits: _blockwise.note_miss(st, sh, slot, hits)
+
+
+@overload(grow, jit_options=_INLINED)
+def _grow(st, sh, slot, computed, n):
+    if _keeps_runs(sh):
+        return lambda st, sh, slot, computed, n: _runwise.grow(st, sh, slot, computed, n)
+    return lambda st, sh, slot, computed, n: _blockwise.grow(st, sh, slot, computed, n)
+
+
+@overload(give_up, jit_options=_INLINED)
+def _give_up(st, sh, slot, again):
+    if _keeps_runs(sh):
+        return lambda st, sh, slot, again: _runwise.give_up(st, sh, slot)
+    return lambda st, sh, slot, again: _blockwise.give_up(st, sh, slot, again)
+
+
+@overload(forget_all, jit_options=_INLINED)
+def _forget_all(sh):
+    if _keeps_runs(sh):
+        return lambda sh: _runwise.forget_all(sh)
+    return lambda sh: _blockwise.forget_all(sh)
 
 
 @inlined
@@ -230,14 +175,12 @@ def admit_one(st, sh, slot, budget):
     first = blocks_of(hits * block + n, block) - hits + idle
     whole = blocks_of(tokens, block) - hits + idle
     if (whole if ints[I_WHOLE] else first) + spare > free:
-        sh.counts[H_MISS] = numba.int64(key_of(st, sh, row[S_REQUEST], hits) >> numba.uint64(1))
+        note_miss(st, sh, slot, hits)
         ints[I_BLOCKED] = 1 if ints[I_WHOLE] and ints[I_WATERMARK] == 0 else 0
         if free >= whole:
             ints[I_REFUSED_WHILE_FREE] += 1
         return 0
-    for index in range(hits):
-        if prefix.refer(sh.pool, sh.tables[slot, index]):
-            ints[I_USED] += block
+    refer_hits(st, sh, slot, hits)
     sh.counts[H_LOGICAL] += hits * block
     row[S_COMPUTED] = hits * block
     grow(st, sh, slot, hits * block, n)
@@ -353,7 +296,7 @@ def restart(st, sh):
     while ints[I_RUNNING] > 0:
         preempt(st, sh)
         ints[I_PREEMPTIONS] -= 1
-    prefix.forget_all(sh.pool)
+    forget_all(sh)
     ints[I_FREE] = sh.pool.counts[prefix.FREE]
     ints[I_BLOCKED] = 0
     return begin_restart(st)
@@ -374,32 +317,3 @@ def run_prefix(st, log, trace, sh, most):
             continue
         prefix_step(st, log, trace, sh)
     return PAUSED
-
-
-def new_shared(
-    content: tuple[Array, Array, Array, Array],
-    *,
-    blocks: int,
-    max_seqs: int,
-    longest_blocks: int,
-    ranked: bool = False,
-    future: Future | None = None,
-) -> Shared:
-    """Return an empty pool over the content columns ``(how, offsets, ids, covered)``.
-
-    ``ranked``: cached blocks go first in, first out, or with a ``future`` those that are needed last.
-    """
-    how, offsets, ids, covered = content
-    counts = np.zeros(7, np.int64)
-    counts[H_CLAIRVOYANT] = future is not None
-    return Shared(
-        pool=prefix.new_pool(blocks, ranked=ranked),
-        tables=np.zeros((max_seqs + 1, longest_blocks), np.int32),
-        counts=counts,
-        how=how,
-        offsets=offsets,
-        ids=ids,
-        covered=covered,
-        future=future
-        or Future(offsets=np.zeros(1, np.int64), after=np.zeros(0, np.int32), users=np.zeros(0, np.int32)),
-    )

@@ -16,7 +16,6 @@ from kvledger.pool import radix
 from kvledger.pool.compiled import called, compiled, inlined
 from kvledger.pool.content import Content
 from kvledger.replay._layout import *
-from kvledger.replay._prefix import H_AGAIN, H_HITS, H_LOGICAL, H_QUERIES
 from kvledger.replay._queue import (
     EMITTED,
     LAST,
@@ -30,12 +29,13 @@ from kvledger.replay._queue import (
 )
 from kvledger.replay._record import begin_bucket, close_step, step_seconds
 from kvledger.replay._restart import begin_restart, is_restart_due
+from kvledger.replay._shared import H_AGAIN, H_HITS, H_LOGICAL, H_QUERIES
 from kvledger.replay._step import compute, settle, unsettle
 
 # Columns of `Rooted.held`: the tokens of a request that are in the tree, and the node in which they end.
 IN_TREE, NODE = range(2)
 
-# A number of `Rooted.counts` beside those of `_prefix`: tokens that requests hold outside the tree.
+# A number of `Rooted.counts` beside those of `_shared`: tokens that requests hold outside the tree.
 H_OWN = 7
 
 

@@ -15,7 +15,16 @@ from kvledger.pool.policy import Growth, Kind, Placement, Policy, Reservation
 from kvledger.replay.outcome import Outcome, SeriesRows
 from kvledger.replay.samples import Split, check_sampling, shares_forks, split_samples
 from kvledger.replay.settings import Pool, PoolSize, Settings
-from kvledger.replay.tables import Tables, check_tables, groups_of, hits_of, is_forked, kernel_of, lay_tables
+from kvledger.replay.tables import (
+    Keeping,
+    Tables,
+    check_tables,
+    groups_of,
+    hits_of,
+    is_forked,
+    kernel_of,
+    lay_tables,
+)
 from kvledger.replay.workload import Workload
 
 if TYPE_CHECKING:
@@ -59,8 +68,8 @@ def replay(
 
 
 def replay_plainly(workload: Workload, policy: Policy, *, pool: Pool, settings: Settings) -> Outcome:
-    """Replay step by step, without the fast path, to check it by."""
-    return _run(workload, policy, pool, settings, _Hooks(fast=False))
+    """Replay step by step and block by block, without the fast paths, to check them by."""
+    return _run(workload, policy, pool, settings, _Hooks(fast=False, keeping=Keeping.BLOCKS))
 
 
 def find_moments(
@@ -96,7 +105,8 @@ class Machine:
 def assemble(workload: Workload, policy: Policy, *, pool: Pool, settings: Settings) -> Machine:
     """Lay out an empty pool before the first step, for whoever wants to stop and look."""
     split = _split(workload.check(), policy)
-    machine = _assemble(split.workload if split else workload, policy, pool, settings, _Hooks())
+    hooks = _Hooks(keeping=Keeping.BLOCKS)
+    machine = _assemble(split.workload if split else workload, policy, pool, settings, hooks)
     return replace(machine, split=split)
 
 
@@ -108,11 +118,13 @@ class _Hooks:
         progress: Progress | None = None,
         fast: bool = True,
         until_seconds: float = math.inf,
+        keeping: Keeping = Keeping.RUNS,
     ) -> None:
         self.series = series
         self.progress = progress
         self.fast = fast and series is None
         self.until_seconds = until_seconds
+        self.keeping = keeping
         self.steps = _STEPS_A_CALL if math.isinf(until_seconds) else _STEPS_A_LOOK
 
 
@@ -148,7 +160,7 @@ def _assemble(workload: Workload, policy: Policy, pool: Pool, settings: Settings
     check_tables(workload, policy)
     size = pool.divide(policy)
     state = _prepare(workload, policy, pool, size, settings, hooks)
-    tables = lay_tables(workload, policy, pool, size, settings)
+    tables = lay_tables(workload, policy, pool, size, settings, keeping=hooks.keeping)
     run: Callable[..., int] = _static.run_static if policy.kind is Kind.STATIC_BATCH else _loop.run
     arrays: tuple[object, ...] = state
     if tables is not None:

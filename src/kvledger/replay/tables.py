@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from enum import Enum
 from typing import TYPE_CHECKING, Any, TypeAlias, Union
 
 import numpy as np
@@ -20,11 +21,12 @@ if TYPE_CHECKING:
     from kvledger.replay._forks import Forked
     from kvledger.replay._groups import Grouped
     from kvledger.replay._pools import Pooled
-    from kvledger.replay._prefix import Shared
     from kvledger.replay._radix import Rooted
+    from kvledger.replay._shared import Shared, SharedRuns
 
 __all__ = [
     "NEEDS_CACHE",
+    "Keeping",
     "Tables",
     "check_tables",
     "groups_of",
@@ -34,13 +36,24 @@ __all__ = [
     "lay_tables",
 ]
 
-Tables: TypeAlias = Union["Shared", "Grouped", "Forked", "Rooted", "Pooled"]
+Tables: TypeAlias = Union["Shared", "SharedRuns", "Grouped", "Forked", "Rooted", "Pooled"]
 
 NEEDS_CACHE = "add --prefix-caching on"
 _MOST_BLOCKS = 2**28
 
 
-def lay_tables(workload: Workload, policy: Policy, pool: Pool, size: PoolSize, settings: Settings) -> Tables | None:
+class Keeping(Enum):
+    """How a prefix cache keeps its blocks; what it does is the same."""
+
+    RUNS = "runs"
+    """As runs that share their fate, where the eviction allows it."""
+    BLOCKS = "blocks"
+    """One by one, for whoever wants to look at them."""
+
+
+def lay_tables(
+    workload: Workload, policy: Policy, pool: Pool, size: PoolSize, settings: Settings, *, keeping: Keeping
+) -> Tables | None:
     """Return the empty tables of a policy whose blocks are told apart; None where counting them is enough.
 
     Raises:
@@ -53,19 +66,20 @@ def lay_tables(workload: Workload, policy: Policy, pool: Pool, size: PoolSize, s
         _group(workload, policy, size, settings)
         or _root(workload, policy, size, settings)
         or _pool_apart(policy, pool, settings)
-        or _share(workload, policy, size, settings)
+        or _share(workload, policy, size, settings, keeping)
     )
 
 
 def kernel_of(tables: Tables) -> Callable[..., int]:
     """Return what runs the steps over tables; it is compiled at first use."""
-    from kvledger.replay import _forks, _groups, _pools, _prefix, _radix
+    from kvledger.replay import _forks, _groups, _pools, _prefix, _radix, _shared
 
     kernels: dict[type, Callable[..., int]] = {
         _forks.Forked: _forks.run_forks,
         _groups.Grouped: _groups.run_groups,
         _pools.Pooled: _pools.run_pools,
-        _prefix.Shared: _prefix.run_prefix,
+        _shared.Shared: _prefix.run_prefix,
+        _shared.SharedRuns: _prefix.run_prefix,
         _radix.Rooted: _radix.run_radix,
     }
     return kernels[type(tables)]
@@ -96,29 +110,33 @@ def hits_of(tables: Tables | None, policy: Policy) -> PrefixHits | None:
     """Return what the prefix cache of a policy gave; None when it has none."""
     if tables is None or not policy.prefix_caching:
         return None
-    from kvledger.replay._prefix import H_AGAIN, H_HITS, H_QUERIES
+    from kvledger.replay._shared import H_AGAIN, H_HITS, H_QUERIES
 
     counts: Any = tables.counts  # type: ignore[union-attr] # whatever caches counts
     hit, queried, again = (int(counts[i]) for i in (H_HITS, H_QUERIES, H_AGAIN))
     return PrefixHits(hit_tokens=hit, queried_tokens=queried, again_tokens=again, eviction=policy.eviction)
 
 
-def _share(workload: Workload, policy: Policy, size: PoolSize, settings: Settings) -> Shared | None:
+def _share(
+    workload: Workload, policy: Policy, size: PoolSize, settings: Settings, keeping: Keeping
+) -> Shared | SharedRuns | None:
     """Return the pool and the content of a policy with a prefix cache; None when it has none."""
     if not (policy.prefix_caching and policy.kind is Kind.PAGED) or policy.groups is not None or policy.is_radix:
         return None
-    from kvledger.replay._prefix import new_shared
+    from kvledger.replay._shared import new_shared, new_shared_runs
 
     block = size.unit_tokens
     known = find_known_content(workload, block_size=block)
     longest = min(settings.max_model_len, workload.longest_tokens) // block + 2
     _check_trackable("a prefix cache", size)
-    how = np.array([known.how, known.grain_tokens], np.int64)
+    content = (np.array([known.how, known.grain_tokens], np.int64), known.offsets, known.ids, known.covered)
+    if keeping is Keeping.RUNS and policy.eviction is Eviction.LRU:
+        return new_shared_runs(content, blocks=size.units, max_seqs=settings.max_num_seqs, longest_blocks=longest)
     future = None
     if policy.eviction is Eviction.BELADY:
         future = find_future(workload, known, block_size=block, blocks=size.units, settings=settings)
     return new_shared(
-        (how, known.offsets, known.ids, known.covered),
+        content,
         blocks=size.units,
         max_seqs=settings.max_num_seqs,
         longest_blocks=longest,
