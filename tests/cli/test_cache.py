@@ -43,7 +43,9 @@ def test_hit_ratios_by_budget_and_eviction(capsys, shared_trace):
 
 def test_with_live_requests_full_blocks_are_found_as_the_replay_finds_them(capsys, shared_trace):
     """Each prompt of 1,024 tokens can find its first block, not its last; requests a second apart never meet."""
-    live = asked(capsys, shared_trace, "--budget", "1KiB,16KiB", "--live", "--clock", "0.001,0,0,0")["live"]
+    live = asked(
+        capsys, shared_trace, "--budget", "1KiB,16KiB", "--live", "--clock", "0.001,0,0,0", "--eviction", "lru"
+    )["live"]
     assert live[0]["live_hit_ratio"] is None
     assert live[1]["alone_hit_ratio"] == pytest.approx(27 / 60)
     assert live[1]["live_hit_ratio"] == pytest.approx(27 / 60)
@@ -51,10 +53,21 @@ def test_with_live_requests_full_blocks_are_found_as_the_replay_finds_them(capsy
 
 def test_live_requests_that_meet_are_not_the_cache_alone(capsys, shared_trace):
     """Steps of 5 s: several run at a time, and what they hold cannot be evicted."""
-    flags = ["--budget", "5KiB", "--live", "--clock", "5,0,0,0"]
+    flags = ["--budget", "5KiB", "--live", "--clock", "5,0,0,0", "--eviction", "lru"]
     (point,) = asked(capsys, shared_trace, *flags)["live"]
     assert point["mean_running"] > 1
     assert point["live_hit_ratio"] != point["alone_hit_ratio"]
+
+
+def test_every_eviction_asked_for_is_replayed_with_live_requests(capsys, shared_trace):
+    """Four blocks for three prompts in turn, a second apart: only who knows the future finds anything again."""
+    live = asked(capsys, shared_trace, "--budget", "4KiB", "--live", "--clock", "0.001,0,0,0")["live"]
+    assert [point["eviction"] for point in live] == ["lru", "fifo", "belady"]
+    alone = {point["eviction"]: point["alone_hit_ratio"] for point in live}
+    found = {point["eviction"]: point["live_hit_ratio"] for point in live}
+    assert found["lru"] == alone["lru"]
+    assert found["belady"] >= max(found["lru"], found["fifo"])
+    assert found["belady"] > 0
 
 
 def test_budgets_go_up_to_what_holds_everything_by_themselves(capsys, shared_trace):

@@ -96,7 +96,7 @@ def ask(question: CacheQuestion) -> CacheReport:
             max_num_batched_tokens=question.max_num_batched_tokens,
             clock=clock,
         )
-        live = _Live(trace, cost, block, settings, notice).run(budgets, sizes)
+        live = _Live(trace, cost, block, settings, notice).run(budgets, sizes, evictions)
     return CacheReport(
         source=source_name(question.trace),
         trace=trace,
@@ -121,14 +121,13 @@ def _cost(question: CacheQuestion) -> Cost:
 
 
 class _Live:
-    """Replays the traffic with a prefix cache of every budget that the largest request fits."""
+    """Replays the traffic with a prefix cache of every budget that the largest request fits, and every eviction."""
 
     def __init__(self, trace: Trace, cost: Cost, block: int, settings: Settings, notice: KernelNotice) -> None:
         self._trace, self._cost, self._block = trace, cost, block
         self._settings, self._notice = settings, notice
-        self._policy = Policy(name="paged", kind=Kind.PAGED, block_size=block, prefix_caching=True)
 
-    def run(self, budgets: list[int], sizes: list[int]) -> list[LivePoint]:
+    def run(self, budgets: list[int], sizes: list[int], evictions: list[Eviction]) -> list[LivePoint]:
         from kvledger.report.cache import LivePoint
 
         workload = self._trace.workload
@@ -138,24 +137,27 @@ class _Live:
             LivePoint(
                 budget_bytes=budget,
                 blocks=size,
-                alone_ratio=_alone(whole, size),
-                outcome=self._replay(size) if size >= largest else None,
+                eviction=eviction,
+                alone_ratio=_alone(whole, size, eviction),
+                outcome=self._replay(size, eviction) if size >= largest else None,
             )
             for budget, size in zip(budgets, sizes)
+            for eviction in evictions
         ]
 
-    def _replay(self, blocks: int) -> Outcome:
+    def _replay(self, blocks: int, eviction: Eviction) -> Outcome:
         workload = self._trace.workload
+        policy = Policy(name="paged", kind=Kind.PAGED, block_size=self._block, prefix_caching=True, eviction=eviction)
         pool = Pool(bytes_per_token=self._cost.bytes_per_token, num_blocks=blocks, block_size=self._block)
         with (
-            self._notice.around(self._policy),
-            progress_bar(f"{blocks:,} blocks", len(workload), quiet=self._notice.quiet) as progress,
+            self._notice.around(policy),
+            progress_bar(f"{blocks:,} blocks, {eviction}", len(workload), quiet=self._notice.quiet) as progress,
         ):
-            return replay(workload, self._policy, pool=pool, settings=self._settings, progress=progress)
+            return replay(workload, policy, pool=pool, settings=self._settings, progress=progress)
 
 
-def _alone(stream: BlockStream, size: int) -> float:
-    (point,) = measure_cache(stream, sizes=[size], evictions=[Eviction.LRU], warm_up_ratio=0.0)
+def _alone(stream: BlockStream, size: int, eviction: Eviction) -> float:
+    (point,) = measure_cache(stream, sizes=[size], evictions=[eviction], warm_up_ratio=0.0)
     return point.whole_hit_ratio
 
 

@@ -27,13 +27,14 @@ SCHEMA_VERSION = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LivePoint:
-    """One budget with live requests: what the cache alone would find under the same rules, and what the replay found.
+    """One budget and eviction with live requests: what the cache alone would find under the same rules, and the replay.
 
     ``outcome`` is None where the largest request does not fit, so that not all of the traffic could be served.
     """
 
     budget_bytes: int
     blocks: int
+    eviction: Eviction
     alone_ratio: float
     outcome: Outcome | None
 
@@ -96,7 +97,7 @@ def _sections(report: CacheReport) -> Iterator[RenderableType]:
         yield Text("* not yet full when measuring began", style="dim")
     if report.live:
         yield heading(
-            "What live requests change (lru), %",
+            "What live requests change, %",
             "all requests; full blocks only, and the last token of a prompt is always computed, as engines do",
         )
         yield _live(report)
@@ -147,7 +148,7 @@ def _table(report: CacheReport) -> Table:
 
 
 def _live(report: CacheReport) -> Table:
-    table = new_table("budget", "cache alone", "live", "points", "running", "preempted")
+    table = new_table("budget", "evicting", "cache alone", "live", "points", "running", "preempted")
     for point in report.live:
         outcome = point.outcome
         if outcome is None or outcome.prefix is None:
@@ -156,7 +157,8 @@ def _live(report: CacheReport) -> Table:
             ratio = outcome.prefix.hit_ratio
             change = signed_points(ratio - point.alone_ratio)
             cells = [f"{100 * ratio:.1f}", change, f"{outcome.mean_running:.1f}", f"{outcome.preemptions:,}"]
-        table.add_row(format_bytes(point.budget_bytes), f"{100 * point.alone_ratio:.1f}", *cells)
+        alone = f"{100 * point.alone_ratio:.1f}"
+        table.add_row(format_bytes(point.budget_bytes), str(point.eviction), alone, *cells)
     return table
 
 
@@ -231,6 +233,7 @@ def _live_json(point: LivePoint) -> dict[str, Any]:
     return {
         "budget_bytes": point.budget_bytes,
         "blocks": point.blocks,
+        "eviction": str(point.eviction),
         "alone_hit_ratio": point.alone_ratio,
         "live_hit_ratio": outcome.prefix.hit_ratio if outcome and outcome.prefix else None,
         "mean_running": outcome.mean_running if outcome else None,
