@@ -232,7 +232,7 @@ def test_every_format_and_synthetic_workload_is_documented():
 _OPEN = {
     "accounts", "adjusted", "best", "declared_max_tokens", "dropped", "effect", "end_to_end", "error_band_ratio",
     "first_token", "error", "headline_ratio", "mean_ratio", "mitigations", "options", "output", "prompt", "queue",
-    "rejected", "saturated_ratio", "total", "unit_bytes", "values",
+    "full_ratio", "rejected", "saturated_ratio", "total", "unit_bytes", "values",
     "accounts_bytes",
 }  # fmt: skip
 

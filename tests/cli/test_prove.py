@@ -1,12 +1,15 @@
 """``kvledger prove`` on a small random model: all ways really run, and their numbers hang together."""
 
 import json
+import os
+from unittest.mock import Mock
 
 import pytest
 
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
+from kvledger.cli import proof as proof_module
 from kvledger.report.schema import make_schema, read_fields
 from tests.runtime.small_models import small_model
 from tests.test_docs import documented_fields, fields_of, leaves, page
@@ -61,7 +64,7 @@ def test_a_reservation_of_the_longest_runs_four_and_blocks_run_more(proof):
 
 def test_the_shares_of_every_way_make_up_its_memory(proof):
     for one in proof["sides"]:
-        for name in ("mean_ratio", "saturated_ratio"):
+        for name in ("mean_ratio", "saturated_ratio", "full_ratio"):
             if one[name] is not None:
                 assert sum(one[name].values()) == pytest.approx(1)
     assert side(proof, "max")["saturated_ratio"]["reserved"] > 0.5
@@ -87,6 +90,17 @@ def test_the_text_says_what_was_proved(capsys, folder):
     assert "Every way gave the same tokens" in " ".join(printed.out.split())
     assert "small-llama" in printed.out
     assert str(folder.parent) not in printed.out
+
+
+@pytest.mark.parametrize(("quiet", "hidden"), [(True, "1"), (False, None)])
+def test_loading_draws_no_bars_where_none_are_asked_for(monkeypatch, quiet, hidden):
+    seen = []
+    monkeypatch.delenv("TQDM_DISABLE", raising=False)
+    monkeypatch.setattr(proof_module, "load_transformers", lambda: seen.append(os.environ.get("TQDM_DISABLE")))
+    monkeypatch.setattr(proof_module, "load_model", lambda *_, **__: seen.append(os.environ.get("TQDM_DISABLE")))
+    monkeypatch.setattr(proof_module.sys, "stderr", Mock(isatty=lambda: True))
+    proof_module._load(Mock(), quiet=quiet)
+    assert seen == ([hidden] if quiet else []) + [None]
 
 
 def test_a_way_that_does_not_fit_is_said_and_the_others_run(capsys, folder):

@@ -11,6 +11,7 @@ from kvledger.pool.groups import BlockGroups, GroupKind, LayerGroup
 from kvledger.pool.policy import Kind, Policy
 from kvledger.replay import Pool, Settings, TokenIds, Workload, replay
 from kvledger.runtime.audit import audit
+from kvledger.runtime.options import Generation
 from kvledger.runtime.scheduler import Scheduler
 from kvledger.runtime.sequence import RequestId, Sequence
 
@@ -99,6 +100,25 @@ def run_scheduler(scheduler: Scheduler, asked: list[Asked]):
                 if sequence.generated == len(answer):
                     scheduler.end(sequence)
         audit(scheduler)
+
+
+def run_engine(engine, prompts, lengths, arrivals):
+    """Serve prompts that arrive at these steps; return the row of every step (see `replay_rows`) and what was asked."""
+    numbers, rows, now = [], [], 0
+    while len(numbers) < len(prompts) or not engine.is_idle:
+        if engine.is_idle:
+            now = max(now, arrivals[len(numbers)])
+        while len(numbers) < len(prompts) and arrivals[len(numbers)] <= now:
+            at = len(numbers)
+            numbers.append(engine.submit(prompts[at], Generation(max_tokens=lengths[at], ignore_eos=True)))
+        step = engine.step()
+        rows.append((step.running, step.waiting, engine.tally.preemptions, *step.ledger.accounts().values()))
+        engine.check()
+        assert step.ledger.capacity == engine.pages.nbytes
+        now += 1
+    answers = [list(engine.take(number).token_ids) for number in numbers]
+    asked = [Asked(float(at), prompt, answer) for at, prompt, answer in zip(arrivals, prompts, answers, strict=True)]
+    return rows, asked
 
 
 def workload_of(asked: list[Asked]) -> Workload:

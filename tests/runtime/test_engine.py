@@ -4,7 +4,7 @@ import copy
 
 import pytest
 
-from kvledger.errors import CapacityError, UsageError
+from kvledger.errors import CapacityError, ModelError, UsageError
 from kvledger.runtime import Ending, Engine, Generation, Options, Preemption
 
 pytest.importorskip("torch")
@@ -304,3 +304,70 @@ def test_memory_that_holds_too_little_is_refused():
     engine = Engine(model, 2 * 4096)
     assert engine.max_model_len == 33
     engine.close()
+
+
+@pytest.mark.parametrize(
+    ("prompt", "message"),
+    [
+        (5, "a prompt is a `int`"),
+        (None, "a prompt is a `NoneType`"),
+        (b"ab", "a prompt is a `bytes`"),
+        ([1.5], "token 0 of a prompt is a `float`"),
+        ([5, "a"], "token 1 of a prompt is a `str`"),
+        ([[5, 6]], "token 0 of a prompt is a `list`"),
+    ],
+)
+def test_what_is_no_prompt_is_refused_and_leaves_nothing_behind(prompt, message):
+    engine = Engine(small_model("llama"), "1MiB")
+    with pytest.raises(UsageError, match=message):
+        engine.submit(prompt)
+    refused, answered = engine.generate([prompt, [5, 6]], GREEDY)
+    assert message in refused.error.message
+    assert len(answered.token_ids) == 10
+    engine.close()
+
+
+def test_one_text_is_no_list_of_prompts_and_a_dict_no_generation():
+    engine = Engine(small_model("llama"), "1MiB")
+    with pytest.raises(UsageError, match="the prompts are one text"):
+        engine.generate("text")
+    with pytest.raises(UsageError, match="a `dict`, not a `Generation`"):
+        engine.submit([5], {"max_tokens": 3})
+    assert engine.is_idle
+    engine.close()
+
+
+def test_tokens_of_tensors_and_arrays_are_tokens():
+    engine = Engine(small_model("llama"), "1MiB")
+    answers = engine.generate([[5, 6], torch.tensor([5, 6]), range(5, 7)], GREEDY)
+    assert len({answer.token_ids for answer in answers}) == 1
+    engine.close()
+
+
+def test_a_closed_engine_says_so():
+    engine = Engine(small_model("llama"), "1MiB")
+    engine.close()
+    for use in (lambda: engine.submit([5]), engine.step, lambda: engine.generate([[5]])):
+        with pytest.raises(UsageError, match="the engine is closed"):
+            use()
+
+
+@pytest.mark.parametrize(
+    ("memory", "block_size", "message"),
+    [
+        (None, 16, "kv_memory is None, not a whole number"),
+        (1.5, 16, "kv_memory is 1.5"),
+        (-5, 16, "kv_memory is -5, not from 0"),
+        ("1MiB", "16", "block_size is '16', not a whole number"),
+        ("1MiB", 0, "block_size is 0, not from 1 to 1048576"),
+    ],
+)
+def test_memory_and_blocks_that_are_no_numbers_are_refused(memory, block_size, message):
+    with pytest.raises(UsageError, match=message):
+        Engine(small_model("llama"), memory, block_size=block_size)
+
+
+@pytest.mark.parametrize("model", ["gpt2", None, torch.nn.Linear(2, 2)])
+def test_what_is_no_model_of_transformers_is_refused(model):
+    with pytest.raises(ModelError, match="is not a model of Transformers"):
+        Engine(model, "1MiB")

@@ -2,12 +2,12 @@
 
 import pytest
 
-from kvledger.runtime import Engine, Generation, Options
+from kvledger.runtime import Engine, Options
 
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from .driving import Asked, replay_rows
+from .driving import replay_rows, run_engine
 from .small_models import draw_prompts, small_model
 
 
@@ -25,21 +25,9 @@ def test_every_step_of_a_model_has_the_ledger_of_the_replay(family, caching):
     engine = Engine(small_model(family), blocks * groups.block_bytes, block_size=4, options=options)
     prompts = [prompt + more for prompt in draw_prompts(6, seed=30) for more in ([], [5])]
     arrivals = [0, 0, 0, 2, 2, 9, 15, 15, 16, 40, 41, 41]
-    numbers, rows, now = [], [], 0
-    while len(numbers) < len(prompts) or not engine.is_idle:
-        if engine.is_idle:
-            now = max(now, arrivals[len(numbers)])
-        while len(numbers) < len(prompts) and arrivals[len(numbers)] <= now:
-            length = 3 + 5 * len(numbers) % 17
-            numbers.append(engine.submit(prompts[len(numbers)], Generation(max_tokens=length, ignore_eos=True)))
-        step = engine.step()
-        rows.append((step.running, step.waiting, engine.tally.preemptions, *step.ledger.accounts().values()))
-        engine.check()
-        assert step.ledger.capacity == engine.pages.nbytes
-        now += 1
-    answers = [list(engine.take(number).token_ids) for number in numbers]
+    lengths = [3 + 5 * number % 17 for number in range(len(prompts))]
+    rows, asked = run_engine(engine, prompts, lengths, arrivals)
     engine.close()
-    asked = [Asked(float(at), prompt, answer) for at, prompt, answer in zip(arrivals, prompts, answers, strict=True)]
     replayed, outcome = replay_rows(asked, groups, options, blocks=blocks, max_model_len=80)
     assert rows == replayed
     assert engine.tally.preemptions == outcome.preemptions

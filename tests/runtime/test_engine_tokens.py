@@ -114,7 +114,7 @@ def test_both_ways_of_attention_give_the_same_tokens():
     assert_same_tokens(model, prompts, answers)
 
 
-@pytest.mark.parametrize("family", ["llama", "gemma3"])
+@pytest.mark.parametrize("family", FAMILIES)
 def test_samples_of_one_prompt_are_forked_and_each_is_what_it_would_be_alone(family):
     model, prompt = small_model(family), draw_prompts(1, seed=8)[0] + [3] * 5
     engine = Engine(model, "1MiB", block_size=4)
@@ -125,7 +125,8 @@ def test_samples_of_one_prompt_are_forked_and_each_is_what_it_would_be_alone(fam
         engine.check()
     together = [answer.token_ids for answer in engine.take(number).answers]
     assert len({tokens[0] for tokens in together}) > 1
-    assert saved >= 5 * (len(prompt) // 4 - 3) * engine.layout.groups.token_bytes
+    kept = 8 if family == "mistral" else len(prompt)  # all of its layers have a window
+    assert saved >= 5 * max(1, kept // 4 - 3) * engine.layout.groups.token_bytes
     for tokens in together:
         # A greedy continuation of what was drawn tells that the forked blocks hold what they should.
         start = prompt + list(tokens)

@@ -26,6 +26,14 @@ def test_every_setting_and_choice_is_documented():
         ({"swap_bytes": 5}, "swap_bytes is 5 and preemption is `recompute`"),
         ({"preemption": Preemption.SWAP}, "swap_bytes is 0 and preemption is `swap`"),
         ({"swap_bytes": -1, "preemption": Preemption.SWAP}, "swap_bytes is -1"),
+        ({"swap_bytes": "1MiB", "preemption": "swap"}, "swap_bytes is '1MiB', not a whole number of bytes"),
+        ({"max_num_seqs": 1.5}, "max_num_seqs is 1.5, not a whole number"),
+        ({"max_model_len": "5"}, "max_model_len is '5', not a whole number"),
+        ({"max_num_batched_tokens": None}, "max_num_batched_tokens is None"),
+        ({"watermark_ratio": "x"}, "watermark_ratio is 'x', not a number"),
+        ({"prefix_caching": "no"}, "prefix_caching is 'no', not True or False"),
+        ({"attention": "fast"}, "attention is 'fast', not one of auto, compiled, gather, flashinfer"),
+        ({"preemption": None}, "preemption is None, not one of recompute, swap"),
     ],
 )
 def test_options_out_of_range_are_refused(settings, message):
@@ -44,9 +52,23 @@ def test_options_out_of_range_are_refused(settings, message):
         ({"samples": 0}, "samples is 0, not from 1"),
         ({"seed": -1}, "seed is -1"),
         ({"stop": ("",)}, "the 1 stop strings"),
+        ({"max_tokens": True}, "max_tokens is True, not a whole number"),
+        ({"temperature": "hot"}, "temperature is 'hot', not a number"),
+        ({"samples": 1.5}, "samples is 1.5, not a whole number"),
+        ({"seed": 1.5}, "seed is 1.5, not a whole number"),
+        ({"stop": None}, "stop is None, not text or a tuple of texts"),
+        ({"stop_token_ids": 5}, "stop_token_ids is 5, not a tuple of whole numbers"),
+        ({"stop_token_ids": ("a",)}, "stop_token_ids is"),
+        ({"ignore_eos": "yes"}, "ignore_eos is 'yes', not True or False"),
         ({"stop": tuple("abc" * 30)}, "the 90 stop strings"),
     ],
 )
 def test_what_cannot_be_sampled_is_refused(settings, message):
     with pytest.raises(UsageError, match=message):
         Generation(**settings)
+
+
+def test_a_choice_is_given_by_its_name_and_one_stop_string_as_itself():
+    assert Options(preemption="swap", swap_bytes=1).preemption is Preemption.SWAP
+    assert Generation(stop="END").stop == ("END",)
+    assert Generation(stop=["a", "b"], stop_token_ids=[1]).stop_token_ids == (1,)

@@ -14,6 +14,7 @@ from kvledger.runtime.load import DEMO, load_model
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
+from .driving import replay_rows, run_engine, smallest_pool
 from .small_models import find_difference, generate_plainly
 
 MODELS = [DEMO, *filter(None, os.environ.get("KVLEDGER_TEST_MODELS", "").split(os.pathsep))]
@@ -106,3 +107,24 @@ def test_samples_forked_from_one_prompt(name):
         engine.close()
     assert answers[0] == answers[1]
     assert len(set(answers[0])) > 1
+
+
+@pytest.mark.parametrize("caching", [True, False])
+def test_every_step_has_the_ledger_of_the_replay_and_the_bytes_of_the_tensors(name, caching):
+    prompts = [prompt[:120] for prompt in expected_of(name)[0]]
+    prompts += [prompts[5] + [9], prompts[5] + [8]]
+    arrivals = [0, 0, 0, 2, 2, 9, 15, 15, 30, 31]
+    lengths = [12 + 5 * number % 17 for number in range(len(prompts))]
+    options = Options(max_model_len=160, max_num_seqs=5, max_num_batched_tokens=64, prefix_caching=caching)
+    probe = Engine(load(name).model, "64MiB", options=options)
+    groups = probe.layout.groups
+    probe.close()
+    blocks = smallest_pool(groups, options, 160) + 2
+    engine = Engine(load(name).model, blocks * groups.block_bytes, options=options)
+    rows, asked = run_engine(engine, prompts, lengths, arrivals)
+    engine.close()
+    replayed, outcome = replay_rows(asked, groups, options, blocks=blocks, max_model_len=160)
+    assert rows == replayed
+    assert engine.tally.preemptions == outcome.preemptions
+    assert engine.pages.nbytes == blocks * groups.block_bytes
+    assert (engine.tally.hit_tokens > 0) == caching

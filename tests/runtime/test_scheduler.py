@@ -6,6 +6,7 @@ import pytest
 from kvledger.errors import CapacityError
 from kvledger.runtime.options import Options, Preemption
 from kvledger.runtime.scheduler import Scheduler
+from kvledger.runtime.sequence import RequestId, Sequence
 
 from .driving import Asked, draw_requests, make_groups, replay_rows, run_scheduler, smallest_pool
 
@@ -62,6 +63,18 @@ def test_the_first_come_is_served_first_and_the_last_admitted_gives_way():
     assert rows[0][:3] == (2, 0, 0)
     # Both have 8 tokens in 2 blocks. The ninth of the first takes the last free block, that of the second has none.
     assert rows[1][:3] == (1, 1, 1)
+
+
+def test_a_step_says_whether_memory_or_the_budget_of_tokens_made_somebody_wait():
+    scheduler = Scheduler(make_groups(0, block=4), Options(max_num_batched_tokens=8), blocks=5, max_model_len=20)
+    for number, tokens in enumerate([8, 8, 8]):
+        prompt = [number] * tokens
+        scheduler.add(Sequence(request=RequestId(number), tokens=prompt, prompt_tokens=tokens, most_tokens=tokens + 8))
+    first, second = scheduler.schedule(), scheduler.schedule()
+    assert (len(scheduler.waiting), first.refused) == (1, False)
+    assert (second.tokens, second.refused) == (8, False)
+    third = scheduler.schedule()  # one block of five is left for the last two
+    assert (third.tokens, third.refused, len(scheduler.waiting)) == (0, True, 1)
 
 
 def test_a_pool_that_cannot_serve_the_longest_sequence_is_refused_with_what_it_can():

@@ -112,6 +112,11 @@ def test_a_stream_ends_with_done_and_has_every_token():
         ({"prompt": [1] * 5000}, "5000"),
         ({"prompt": [5], "temperature": -1}, "temperature"),
         ({"prompt": [5], "logprobs": 3}, "logprobs"),
+        ({"prompt": [5], "logprobs": 0}, "`logprobs` is not served here"),
+        ({"prompt": [5], "logit_bias": {"5": 100}}, "`logit_bias` is not served here"),
+        ({"prompt": [5], "presence_penalty": 0.5}, "`presence_penalty` is not served here"),
+        ({"prompt": [5], "n": 0}, "`n` is 0"),
+        ({"prompt": [5], "top_k": -5}, "top_k is -5"),
         ({"prompt": "text"}, "tokenizer"),
         ({"max_tokens": 3}, "prompt"),
         ({"prompt": {"a": 1}}, "prompt"),
@@ -123,6 +128,23 @@ def test_what_cannot_be_served_is_refused_with_the_reason(body, message):
         assert status == 400
         assert message in found["error"]["message"]
         assert engine.is_idle
+
+
+def test_fields_that_ask_for_nothing_are_taken():
+    neutral = {"frequency_penalty": 0, "repetition_penalty": 1.0, "logprobs": None, "echo": False, "user": "x"}
+    with serving() as (address, _, _):
+        status, _ = complete(address, prompt=[5], max_tokens=2, top_k=-1, model="small", **neutral)
+    assert status == 200
+
+
+def test_another_model_and_other_paths_are_refused_with_what_there_is():
+    with serving() as (address, _, _):
+        status, found = complete(address, prompt=[5], model="gpt-4")
+        other = POOL.request("POST", f"{address}/v1/chat/completions", body="{}")
+        method = POOL.request("GET", f"{address}/v1/completions")
+    assert (status, other.status, method.status) == (404, 404, 405)
+    assert "the model `gpt-4` is not served here" in found["error"]["message"]
+    assert "there are POST /v1/completions" in json.loads(other.data)["error"]["message"]
 
 
 def test_garbage_is_refused():
@@ -156,6 +178,30 @@ def test_a_client_that_goes_away_frees_its_blocks_and_leaves_no_offset():
         assert after.running == 0
         assert live_tokens(after) == 0
         assert driver.call(lambda e: e.ledger()).result().used == 0
+
+
+def test_a_client_that_goes_away_within_its_request_is_no_fault_of_the_server(caplog):
+    with serving() as (address, engine, _):
+        port = int(address.rsplit(":", 1)[1])
+        with socket.create_connection(("127.0.0.1", port)) as client:
+            client.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 500\r\n\r\n{")
+        assert complete(address, prompt=[5], max_tokens=2)[0] == 200
+        assert engine.is_idle
+    assert not caplog.records
+
+
+def test_a_stream_that_the_model_fails_ends_with_the_reason():
+    def fail(_schedule):
+        raise RuntimeError("out of memory, say")
+
+    with serving() as (address, engine, _):
+        engine.runner.run = fail
+        body = json.dumps({"prompt": [5, 6], "max_tokens": 6, "stream": True})
+        answer = POOL.request("POST", f"{address}/v1/completions", body=body)
+    event, done = [line.removeprefix("data: ") for line in answer.data.decode().split("\n\n") if line]
+    assert json.loads(event)["choices"][0]["finish_reason"] == "error"
+    assert json.loads(event)["error"]["message"] == "the model failed: RuntimeError: out of memory, say"
+    assert done == "[DONE]"
 
 
 def test_metrics_and_tables_agree_to_the_token_at_every_instant():

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import platform
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +16,7 @@ from kvledger.cli.answer import source_name
 from kvledger.cli.running import progress_bar
 from kvledger.errors import CapacityError, UsageError
 from kvledger.report.prove import ProveReport
+from kvledger.runtime.attention import load_transformers
 from kvledger.runtime.load import Loaded, load_model
 from kvledger.runtime.probe import find_token_bytes
 from kvledger.runtime.proof import Agreement, Side, Task, Way, agree, run_engine, run_transformers
@@ -61,7 +64,7 @@ class Proof:
         """
         question = self._question
         trace = load_trace(_with_requests(question.trace, question.requests), seed=question.seed, identity=False)
-        loaded = load_model(question.model, dtype=question.dtype, device=question.device)
+        loaded = _load(question, quiet=self._quiet)
         import torch
 
         if question.threads:
@@ -172,7 +175,7 @@ def serve_model(question: ProofQuestion, *, host: str, port: int, quiet: bool) -
     from kvledger.runtime.serve import serve
 
     memory_bytes = parse_bytes(question.kv_memory)
-    loaded = load_model(question.model, dtype=question.dtype, device=question.device)
+    loaded = _load(question, quiet=quiet)
     if question.threads:
         import torch
 
@@ -195,6 +198,21 @@ def serve_model(question: ProofQuestion, *, host: str, port: int, quiet: bool) -
         serve(engine, model_name=loaded.name, host=host, port=port, ready=announce)
     finally:
         engine.close()
+
+
+def _load(question: ProofQuestion, *, quiet: bool) -> Loaded:
+    """Load the model; Transformers draws its bars only where ours are drawn."""
+    if quiet or not sys.stderr.isatty():
+        before = os.environ.get("TQDM_DISABLE")
+        os.environ["TQDM_DISABLE"] = "1"  # tqdm reads it when it is imported, which Transformers does
+        try:
+            load_transformers()
+        finally:
+            if before is None:
+                del os.environ["TQDM_DISABLE"]
+            else:
+                os.environ["TQDM_DISABLE"] = before
+    return load_model(question.model, dtype=question.dtype, device=question.device)
 
 
 def _read_ways(text: str) -> list[Way]:

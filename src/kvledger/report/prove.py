@@ -32,7 +32,7 @@ _MEANINGS = {
 _SHOWN = (Account.USED, Account.RESERVED, Account.INTERNAL, Account.EXTERNAL, Account.FREE, Account.UNATTRIBUTED)
 _RULES = (
     "bytes: measured on the tensors that each way held, after every forward; shares of the memory given, weighted by "
-    "time, while requests waited (all the time where none did)",
+    "time, while requests waited for memory (all the time where none did)",
     "seconds: measured on this machine, which other programs may have shared; compare them within one run only",
     "tokens/s: all tokens generated, from the first prompt to the last token; decode: the forwards without a prompt",
     "all requests are there from the start; each answer is greedy and has the length that the trace says",
@@ -91,7 +91,7 @@ def _sections(report: ProveReport) -> Iterator[RenderableType]:
 def _ledgers(sides: Sequence[Side]) -> Table:
     table = new_table("way", *(str(account) for account in _SHOWN))
     for side in sides:
-        ratio = side.saturated_ratio or side.mean_ratio
+        ratio = side.ratio
         table.add_row(str(side.way), *("-" if ratio is None else percent(ratio[account]) for account in _SHOWN))
     return table
 
@@ -101,10 +101,9 @@ def _speeds(sides: Sequence[Side], agreements: dict[Way, Agreement]) -> Table:
         "way", "running", "at most", "tokens/s", "prefill/s", "decode/s", "seconds", "preempted", "same tokens"
     )
     for side in sides:
-        running = side.saturated_running or side.mean_running
         table.add_row(
             str(side.way),
-            f"{running:.1f}",
+            f"{side.running:.1f}",
             f"{side.peak_running:,}",
             f"{side.tokens_per_second:.1f}",
             f"{side.prefill_tokens_per_second:.0f}",
@@ -132,7 +131,7 @@ def prove_answer(report: ProveReport) -> str:
     naive = next((sides[way] for way in (Way.MAX, Way.GENERATE_STATIC) if way in sides), None)
     sentences = []
     if blocks is not None and naive is not None:
-        theirs, ours = (side.saturated_running or side.mean_running for side in (naive, blocks))
+        theirs, ours = (side.running for side in (naive, blocks))
         used_then, used_now = (_used(side) for side in (naive, blocks))
         sentences.append(
             f"Block tables ran {ours:.1f} requests at a time in the memory where reserving max_model_len ran "
@@ -155,7 +154,7 @@ def prove_answer(report: ProveReport) -> str:
 
 
 def _used(side: Side) -> float:
-    ratio = side.saturated_ratio or side.mean_ratio
+    ratio = side.ratio
     return ratio[Account.USED] if ratio is not None else 0.0
 
 
@@ -193,8 +192,12 @@ def _side(side: Side, agreement: Agreement | None) -> dict[str, Any]:
         "capacity_bytes": side.capacity_bytes,
         "mean_ratio": _ratios(side.mean_ratio),
         "saturated_ratio": _ratios(side.saturated_ratio),
+        "full_ratio": _ratios(side.full_ratio),
         "mean_running": side.mean_running,
         "saturated_running": side.saturated_running,
+        "saturated_seconds": side.saturated_seconds,
+        "full_running": side.full_running,
+        "full_seconds": side.full_seconds,
         "peak_running": side.peak_running,
         "seconds": side.seconds,
         "tokens_per_second": side.tokens_per_second,

@@ -89,4 +89,6 @@ class Step:
     running: int
     waiting: int
     preempted: int
+    refused: bool
+    """Whether memory was short: the first that waits was refused, or a request gave way."""
     seconds: float

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from kvledger.errors import CapacityError, Error, ModelError, UsageError
+from kvledger.errors import CapacityError, Error, ModelError
 from kvledger.runtime.attention import attach, load_transformers
 from kvledger.runtime.backends import choose_backend
 from kvledger.runtime.layout import Layout, arrange_layers
@@ -41,9 +41,12 @@ def assemble(model: Any, memory_bytes: int, *, block_size: int, options: Options
         ModelError: The model cannot be paged; what stands in the way is named.
         MissingExtra: torch or transformers is not installed.
     """
-    if not 1 <= block_size <= 2**20:
-        raise UsageError(f"block_size is {block_size}, not from 1 to {2**20} tokens")
     load_transformers()
+    if not hasattr(getattr(model, "config", None), "get_text_config") or not hasattr(model, "forward"):
+        raise ModelError(
+            f"`{type(model).__name__}` is not a model of Transformers",
+            hint="load it: AutoModelForCausalLM.from_pretrained(...)",
+        )
     check_config(model, max_model_len=options.max_model_len)
     sequences = draw_sequences(model)
     with _trying(model):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from collections.abc import Sequence as Many
+from operator import index
 from time import perf_counter
 from typing import Any
 
@@ -16,11 +17,14 @@ from kvledger.runtime.request import Request, Writing
 from kvledger.runtime.sampling import draw_token
 from kvledger.runtime.scheduler import Schedule, Tally
 from kvledger.runtime.sequence import RequestId, Sequence
+from kvledger.runtime.settings import require_whole
 from kvledger.units import parse_bytes
 
 __all__ = ["Engine"]
 
 Prompt = str | Many[int]
+_MOST_BYTES = 2**60
+_MOST_BLOCK_TOKENS = 2**20
 
 
 class Engine:
@@ -50,7 +54,11 @@ class Engine:
         options: Options | None = None,
     ) -> None:
         self.options = options or Options()
-        memory_bytes = parse_bytes(kv_memory) if isinstance(kv_memory, str) else int(kv_memory)
+        if not isinstance(self.options, Options):
+            raise UsageError(f"options is a `{type(options).__name__}`, not `Options`")
+        memory_bytes = parse_bytes(kv_memory) if isinstance(kv_memory, str) else kv_memory
+        require_whole("kv_memory", memory_bytes, 0, _MOST_BYTES)
+        require_whole("block_size", block_size, 1, _MOST_BLOCK_TOKENS)
         parts = assemble(model, memory_bytes, block_size=block_size, options=self.options)
         self.layout = parts.layout
         self.pages = parts.pages
@@ -98,7 +106,10 @@ class Engine:
             UsageError: The prompt is empty, holds what is no token, or cannot be served with these options.
             CapacityError: The prompt is longer than what the engine serves.
         """
-        generation = generation or Generation()
+        self._check_open()
+        generation = Generation() if generation is None else generation
+        if not isinstance(generation, Generation):
+            raise UsageError(f"what is asked is a `{type(generation).__name__}`, not a `Generation`")
         if generation.samples > 1 and self.options.reservation is not Reservation.BLOCKS:
             raise UsageError(
                 f"the request asks for {generation.samples} samples of one prompt, and extents are not shared",
@@ -128,6 +139,7 @@ class Engine:
 
     def step(self) -> Step:
         """Compute one step of every request that has its turn (mutates). With nothing to do, nothing is computed."""
+        self._check_open()
         begun = perf_counter()
         schedule = self.scheduler.schedule()
         running, waiting = len(self.scheduler.running), len(self.scheduler.waiting)
@@ -144,6 +156,7 @@ class Engine:
             running=running,
             waiting=waiting,
             preempted=schedule.preempted,
+            refused=schedule.refused,
             seconds=perf_counter() - begun,
         )
 
@@ -172,6 +185,9 @@ class Engine:
 
         A prompt that is refused has its error in its result; the others are answered.
         """
+        self._check_open()
+        if isinstance(prompts, str):
+            raise UsageError("the prompts are one text", hint="give a list of prompts: generate([text])")
         results: list[Result | None] = []
         asked: list[RequestId | None] = []
         for prompt in prompts:
@@ -196,6 +212,10 @@ class Engine:
         self.runner.close()
         self._detach()
 
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise UsageError("the engine is closed", hint="make a new one")
+
     def _take(self, number: RequestId | None) -> Result:
         assert number is not None
         result = self.take(number)
@@ -209,7 +229,7 @@ class Engine:
                     "the prompt is text, and the engine has no tokenizer", hint="give tokens or a tokenizer"
                 )
             prompt = self.tokenizer(prompt)["input_ids"]
-        tokens = [int(token) for token in prompt]
+        tokens = _read_tokens(prompt)
         self.runner.check_tokens(tokens)
         if len(tokens) >= self.max_model_len:
             raise CapacityError(
@@ -287,6 +307,29 @@ class Engine:
                     request.answers[sample] = _empty_answer(request.answers[sequence.sample], sample)
                 ended.append(Token(request=request.id, sample=sample, token_id=None, ending=ending, error=error))
         return ended
+
+
+def _read_tokens(prompt: Any) -> list[int]:
+    """Return the tokens of a prompt that is no text.
+
+    Raises:
+        UsageError: It is no list of whole numbers.
+    """
+    if not isinstance(prompt, Iterable) or isinstance(prompt, bytes | bytearray | dict | set):
+        raise UsageError(
+            f"a prompt is a `{type(prompt).__name__}`, not text or a list of tokens",
+            hint="give a list of prompts, each of which is text or a list of tokens",
+        )
+    tokens: list[int] = []
+    for token in prompt:
+        try:
+            tokens.append(index(token))
+        except TypeError:
+            raise UsageError(
+                f"token {len(tokens)} of a prompt is a `{type(token).__name__}`, not a whole number",
+                hint="a prompt is text or one flat list of tokens",
+            ) from None
+    return tokens
 
 
 def _empty_answer(like: Answer, sample: int) -> Answer:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 from kvledger.errors import UsageError
+from kvledger.runtime.settings import read_choice, require_flags, require_number, require_whole
 
 __all__ = ["Attention", "Generation", "Linear", "Options", "Preemption", "Reservation"]
 
@@ -88,12 +90,16 @@ class Options:
     linear: Linear = Linear.AUTO
 
     def __post_init__(self) -> None:
-        """Refuse what no engine can run with."""
-        if self.max_model_len is not None and not 2 <= self.max_model_len <= 2**30:
-            raise UsageError(f"max_model_len is {self.max_model_len}, not from 2 to {2**30}")
-        for name, high in (("max_num_seqs", 2**16), ("max_num_batched_tokens", 2**24)):
-            if not 1 <= getattr(self, name) <= high:
-                raise UsageError(f"{name} is {getattr(self, name)}, not from 1 to {high}")
+        """Refuse what no engine can run with; a choice may be given by its name."""
+        if self.max_model_len is not None:
+            require_whole("max_model_len", self.max_model_len, 2, 2**30)
+        require_whole("max_num_seqs", self.max_num_seqs, 1, 2**16)
+        require_whole("max_num_batched_tokens", self.max_num_batched_tokens, 1, 2**24)
+        require_flags(full_sequence_must_fit=self.full_sequence_must_fit, prefix_caching=self.prefix_caching)
+        require_number("watermark_ratio", self.watermark_ratio)
+        kinds = {"reservation": Reservation, "preemption": Preemption, "attention": Attention, "linear": Linear}
+        for name, kind in kinds.items():
+            object.__setattr__(self, name, read_choice(name, getattr(self, name), kind))
         if self.reservation is not Reservation.BLOCKS and self.prefix_caching:
             raise UsageError(
                 f"the reservation is `{self.reservation}`, and extents have no prefix cache",
@@ -101,6 +107,8 @@ class Options:
             )
         if not 0 <= self.watermark_ratio < 1:
             raise UsageError(f"watermark_ratio is {self.watermark_ratio}, not from 0 to below 1")
+        if type(self.swap_bytes) is not int:
+            raise UsageError(f"swap_bytes is {self.swap_bytes!r}, not a whole number of bytes")
         if self.swap_bytes < 0 or (self.swap_bytes > 0) != (self.preemption is Preemption.SWAP):
             raise UsageError(
                 f"swap_bytes is {self.swap_bytes} and preemption is `{self.preemption}`",
@@ -127,19 +135,30 @@ class Generation:
     samples: int = 1
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be sampled."""
-        if self.max_tokens is not None and not 1 <= self.max_tokens <= _MOST_TOKENS:
-            raise UsageError(f"max_tokens is {self.max_tokens}, not from 1 to {_MOST_TOKENS}")
+        """Refuse what cannot be sampled; a single stop string may be given as itself."""
+        if self.max_tokens is not None:
+            require_whole("max_tokens", self.max_tokens, 1, _MOST_TOKENS)
+        require_number("temperature", self.temperature)
+        require_number("top_p", self.top_p)
+        require_flags(ignore_eos=self.ignore_eos)
         if not (math.isfinite(self.temperature) and 0 <= self.temperature <= 100):
             raise UsageError(f"temperature is {self.temperature}, not from 0 to 100")
         if not 0 < self.top_p <= 1:
             raise UsageError(f"top_p is {self.top_p}, not above 0 and up to 1")
-        if not 0 <= self.top_k <= _MOST_TOKENS:
-            raise UsageError(f"top_k is {self.top_k}, not 0 (all) or more")
-        if not 1 <= self.samples <= _MOST_SAMPLES:
-            raise UsageError(f"samples is {self.samples}, not from 1 to {_MOST_SAMPLES}")
-        if self.seed is not None and not 0 <= self.seed < 2**64:
-            raise UsageError(f"seed is {self.seed}, not from 0 to below 2**64")
+        require_whole("top_k", self.top_k, 0, _MOST_TOKENS)
+        require_whole("samples", self.samples, 1, _MOST_SAMPLES)
+        if self.seed is not None:
+            require_whole("seed", self.seed, 0, 2**64 - 1)
+        self._read_stops()
+
+    def _read_stops(self) -> None:
+        stop: Any = self.stop
+        stop = (stop,) if isinstance(stop, str) else stop
+        for name, found, kind in (("stop", stop, str), ("stop_token_ids", self.stop_token_ids, int)):
+            if not isinstance(found, list | tuple) or any(type(one) is not kind for one in found):
+                what = "text or a tuple of texts" if kind is str else "a tuple of whole numbers"
+                raise UsageError(f"{name} is {found!r}, not {what}")
+            object.__setattr__(self, name, tuple(found))
         if len(self.stop) > _MOST_STOPS or any(not 1 <= len(text) <= _LONGEST_STOP for text in self.stop):
             raise UsageError(
                 f"the {len(self.stop)} stop strings are not up to {_MOST_STOPS} of 1 to {_LONGEST_STOP} characters"

@@ -32,6 +32,8 @@ class Schedule:
     ledger: Ledger
     """The pool in this step, counting the tokens it writes."""
     preempted: int
+    refused: bool
+    """Whether memory was short: the head of the queue was refused, or somebody gave way."""
 
     @property
     def tokens(self) -> int:
@@ -56,6 +58,7 @@ class _Step:
     sequences: list[Sequence] = field(default_factory=list)
     counts: list[int] = field(default_factory=list)
     preempted: int = 0
+    refused: bool = False
 
 
 class Scheduler:
@@ -108,7 +111,14 @@ class Scheduler:
             sequence.computed += n
         reached = np.array([before.get(id(s), s.computed) for s in self.running], np.int64)
         ledger = self.tables.ledger(self.running, before=reached, head=self._head)
-        return Schedule(sequences=step.sequences, starts=starts, counts=counts, ledger=ledger, preempted=step.preempted)
+        return Schedule(
+            sequences=step.sequences,
+            starts=starts,
+            counts=counts,
+            ledger=ledger,
+            preempted=step.preempted,
+            refused=step.refused or step.preempted > 0,
+        )
 
     def ledger(self) -> Ledger:
         """Return the balance sheet of the pool as it is now."""
@@ -194,6 +204,7 @@ class Scheduler:
             self.tables.seat(sequence)
             tokens = self._admit(sequence, budget, spare)
             if tokens == 0:
+                step.refused = True
                 return
             self.waiting.popleft()
             self.running.append(sequence)

@@ -13,6 +13,8 @@ from kvledger.runtime.proof.side import Progress, Recorder, Side, Task, Way
 
 __all__ = ["run_engine"]
 
+_MOST_RUNNING = 256
+"""vLLM's default; enough that memory, not the number of seats, is what requests wait for."""
 _RESERVATIONS = {Way.MAX: Reservation.MAX, Way.EXACT: Reservation.DECLARED, Way.BLOCKS: Reservation.BLOCKS}
 
 
@@ -31,7 +33,12 @@ def run_engine(
     A task that the engine refuses has no answer; when the engine cannot be made, the side has its error.
     """
     reservation = _RESERVATIONS[way]
-    options = Options(reservation=reservation, prefix_caching=False, max_model_len=max_model_len)
+    options = Options(
+        reservation=reservation,
+        prefix_caching=False,
+        max_model_len=max_model_len,
+        max_num_seqs=min(len(tasks), _MOST_RUNNING),
+    )
     try:
         engine = Engine(model, memory_bytes, block_size=block_size if way is Way.BLOCKS else 1, options=options)
     except Error as error:
@@ -59,7 +66,9 @@ def _serve(engine: Engine, tasks: Sequence[Task], way: Way, progress: Progress) 
             asked.append(error)
     while not engine.is_idle:
         step = engine.step()
-        recorder.add(step.ledger, running=step.running, waiting=step.waiting, seconds=step.seconds)
+        recorder.add(
+            step.ledger, running=step.running, waiting=step.waiting, refused=step.refused, seconds=step.seconds
+        )
         recorder.count(prefill_tokens=step.prefill_tokens, decode_tokens=step.decode_sequences, seconds=step.seconds)
         progress(len(step.tokens))
     seconds = perf_counter() - begun

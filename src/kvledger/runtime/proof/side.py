@@ -54,7 +54,8 @@ class Side:
     """What one way did, measured on the tensors that it really held.
 
     Ratios are of ``capacity_bytes`` and weighted by time; ``None`` where the ledger of a way cannot be seen. Saturated
-    means: while at least one request waited. ``answers`` has the tokens of each task; None where it failed.
+    means: while at least one request waited, for memory or for its turn to be computed. Full means: while one waited
+    for memory. ``answers`` has the tokens of each task; None where it failed.
     """
 
     way: Way
@@ -62,9 +63,13 @@ class Side:
     answers: tuple[tuple[int, ...] | None, ...] = ()
     mean_ratio: dict[Account, float] | None = None
     saturated_ratio: dict[Account, float] | None = None
+    full_ratio: dict[Account, float] | None = None
     peak_running: int = 0
     mean_running: float = 0.0
     saturated_running: float = 0.0
+    saturated_seconds: float = 0.0
+    full_running: float = 0.0
+    full_seconds: float = 0.0
     seconds: float = 0.0
     prefill_tokens: int = 0
     prefill_seconds: float = 0.0
@@ -73,6 +78,16 @@ class Side:
     preemptions: int = 0
     error: Error | None = None
     notes: tuple[str, ...] = ()
+
+    @property
+    def ratio(self) -> dict[Account, float] | None:
+        """Shares while a request waited for memory, all the time where none did; None where none are known."""
+        return self.full_ratio or self.mean_ratio
+
+    @property
+    def running(self) -> float:
+        """Requests that ran while one waited for memory; the mean over all the time where none did."""
+        return self.full_running or self.mean_running
 
     @property
     def tokens_per_second(self) -> float:
@@ -92,33 +107,52 @@ class Side:
 
 
 @dataclass(slots=True)
+class _Span:
+    """Means over some of the steps, weighted by time."""
+
+    ledgers: LedgerIntegral = field(default_factory=LedgerIntegral)
+    running_seconds: float = 0.0
+    seconds: float = 0.0
+
+    def add(self, ledger: Ledger | None, *, running: int, seconds: float) -> None:
+        """Add a step (mutates)."""
+        self.seconds += seconds
+        self.running_seconds += running * seconds
+        if ledger is not None:
+            self.ledgers.add(ledger, seconds=seconds)
+
+    @property
+    def ratio(self) -> dict[Account, float] | None:
+        """Mean shares of the capacity; None where no ledger was seen."""
+        return self.ledgers.mean_ratio() if self.ledgers.seconds else None
+
+    @property
+    def running(self) -> float:
+        """Mean of the requests that ran."""
+        return self.running_seconds / self.seconds if self.seconds else 0.0
+
+
+@dataclass(slots=True)
 class Recorder:
     """Adds steps up to a side."""
 
-    whole: LedgerIntegral = field(default_factory=LedgerIntegral)
-    saturated: LedgerIntegral = field(default_factory=LedgerIntegral)
-    running_seconds: float = 0.0
-    saturated_running_seconds: float = 0.0
-    seconds: float = 0.0
-    saturated_seconds: float = 0.0
+    whole: _Span = field(default_factory=_Span)
+    saturated: _Span = field(default_factory=_Span)
+    full: _Span = field(default_factory=_Span)
     peak_running: int = 0
     prefill_tokens: int = 0
     prefill_seconds: float = 0.0
     decode_tokens: int = 0
     decode_seconds: float = 0.0
 
-    def add(self, ledger: Ledger | None, *, running: int, waiting: int, seconds: float) -> None:
-        """Add a step that left ``running`` and ``waiting`` requests (mutates)."""
-        self.seconds += seconds
-        self.running_seconds += running * seconds
+    def add(self, ledger: Ledger | None, *, running: int, waiting: int, refused: bool, seconds: float) -> None:
+        """Add a step that left ``running`` and ``waiting`` requests (mutates); ``refused``: for want of memory."""
         self.peak_running = max(self.peak_running, running)
+        self.whole.add(ledger, running=running, seconds=seconds)
         if waiting:
-            self.saturated_seconds += seconds
-            self.saturated_running_seconds += running * seconds
-        if ledger is not None:
-            self.whole.add(ledger, seconds=seconds)
-            if waiting:
-                self.saturated.add(ledger, seconds=seconds)
+            self.saturated.add(ledger, running=running, seconds=seconds)
+            if refused:
+                self.full.add(ledger, running=running, seconds=seconds)
 
     def count(self, *, prefill_tokens: int, decode_tokens: int, seconds: float) -> None:
         """Add the tokens of a step (mutates); its time counts as prefill when it computed prompts."""
@@ -135,13 +169,15 @@ class Recorder:
             way=way,
             capacity_bytes=capacity_bytes,
             answers=tuple(answers),
-            mean_ratio=self.whole.mean_ratio() if self.whole.seconds else None,
-            saturated_ratio=self.saturated.mean_ratio() if self.saturated.seconds else None,
+            mean_ratio=self.whole.ratio,
+            saturated_ratio=self.saturated.ratio,
+            full_ratio=self.full.ratio,
             peak_running=self.peak_running,
-            mean_running=self.running_seconds / self.seconds if self.seconds else 0.0,
-            saturated_running=(
-                self.saturated_running_seconds / self.saturated_seconds if self.saturated_seconds else 0.0
-            ),
+            mean_running=self.whole.running,
+            saturated_running=self.saturated.running,
+            saturated_seconds=self.saturated.seconds,
+            full_running=self.full.running,
+            full_seconds=self.full.seconds,
             seconds=seconds,
             prefill_tokens=self.prefill_tokens,
             prefill_seconds=self.prefill_seconds,

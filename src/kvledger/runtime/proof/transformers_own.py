@@ -143,7 +143,7 @@ class _Batches:
         running = sum(not row.ended for row in rows)
         held = take_ledger(output.past_key_values, rows)
         ledger = within(held, self._memory_bytes)
-        self.recorder.add(ledger, running=running, waiting=self._waiting, seconds=seconds)
+        self.recorder.add(ledger, running=running, waiting=self._waiting, refused=True, seconds=seconds)
         prefill = sum(len(task.prompt) for task in self._batch) if k == 0 else 0
         self.recorder.count(prefill_tokens=prefill, decode_tokens=running, seconds=seconds)
         self._progress(running)
@@ -246,8 +246,9 @@ class _Paged:
         except ModelError as error:
             self.notes[f"its ledger was not seen: {error.message}"] = None
         waiting = max(0, self._tasks - self.finished - sequences)
-        self.recorder.add(ledger, running=sequences, waiting=waiting, seconds=seconds)
         fed = kwargs["cu_seq_lens_q"].diff()
+        refused = int(fed.sum()) < _MOST_BATCH_TOKENS  # else the forward was full, and they wait for the next
+        self.recorder.add(ledger, running=sequences, waiting=waiting, refused=refused, seconds=seconds)
         decodes = int((fed == 1).sum())
         self.recorder.count(prefill_tokens=int(fed.sum()) - decodes, decode_tokens=decodes, seconds=seconds)
         self._progress(sequences)

@@ -38,6 +38,7 @@ def make_app(engine: Engine, driver: Driver, *, model_name: str, tallies: Tallie
     """
     try:
         from starlette.applications import Starlette
+        from starlette.exceptions import HTTPException
         from starlette.routing import Route
     except ImportError:
         raise MissingExtra.for_package("starlette", extra="serve") from None
@@ -49,7 +50,8 @@ def make_app(engine: Engine, driver: Driver, *, model_name: str, tallies: Tallie
             Route("/health", server.health),
             Route("/metrics", server.metrics),
             Route("/ledger", server.ledger),
-        ]
+        ],
+        exception_handlers={HTTPException: server.refuse},
     )
 
 
@@ -63,14 +65,19 @@ class _Server:
 
     async def complete(self, request: Request) -> Response:
         """Answer ``/v1/completions``."""
+        from starlette.requests import ClientDisconnect
         from starlette.responses import JSONResponse, StreamingResponse
 
         try:
             asked = read_request(await _read_body(request))
+            if asked.model not in ("", self._model_name):
+                return JSONResponse({"error": _error(self._unknown_model(asked.model))}, status_code=404)
             prompts, generation = asked.prompts(), asked.generation()
             answers = await self._queue(prompts, generation)
         except Error as error:
             return JSONResponse({"error": _error(error)}, status_code=400)
+        except ClientDisconnect:
+            return _tell_nobody()
         if asked.stream:
             return StreamingResponse(self._events(answers, asked, generation), media_type="text/event-stream")
         collected = asyncio.ensure_future(_collect(answers))
@@ -81,11 +88,17 @@ class _Server:
             collected.cancel()
             for answer in answers:
                 answer.give_up()
-            return JSONResponse({"error": {"message": "the client has gone", "type": "abort"}}, status_code=499)
+            return _tell_nobody()
         choices, usage, fault = _choices(collected.result(), generation)
         if fault is not None:
             return JSONResponse({"error": _error(fault)}, status_code=500)
         return JSONResponse({**self._head(), "choices": choices, "usage": usage})
+
+    def _unknown_model(self, name: str) -> UsageError:
+        return UsageError(
+            f"the model `{name[:100]}` is not served here",
+            hint=f"leave `model` out, or give its name, `{self._model_name}`",
+        )
 
     async def _queue(self, prompts: list[str | list[int]], generation: Generation) -> list[Answers]:
         """Let all prompts join the queue, or none."""
@@ -113,7 +126,8 @@ class _Server:
                     "logprobs": None,
                     "finish_reason": _FINISH[token.ending] if token.ending is not None else None,
                 }
-                yield f"data: {json.dumps({**head, 'choices': [choice]})}\n\n"
+                fault = {} if token.error is None else {"error": _error(token.error)}
+                yield f"data: {json.dumps({**head, 'choices': [choice], **fault})}\n\n"
             if (asked.stream_options or {}).get("include_usage"):
                 usage = _usage([answer.usage() for answer in answers])
                 yield f"data: {json.dumps({**head, 'choices': [], 'usage': usage})}\n\n"
@@ -131,6 +145,17 @@ class _Server:
             "created": int(time.time()),
             "model": self._model_name,
         }
+
+    async def refuse(self, request: Request, error: Exception) -> Response:
+        """Answer what is not here, and methods that an endpoint does not have."""
+        from starlette.responses import JSONResponse
+
+        status = getattr(error, "status_code", 500)
+        told = UsageError(
+            f"{request.method} {request.url.path[:100]} is not served here",
+            hint="there are POST /v1/completions, and GET /v1/models, /health, /metrics and /ledger",
+        )
+        return JSONResponse({"error": _error(told)}, status_code=status, headers=getattr(error, "headers", None))
 
     async def models(self, _request: Request) -> Response:
         """Answer ``/v1/models``."""
@@ -171,6 +196,13 @@ class _Server:
 
         ledger = await asyncio.wrap_future(self._driver.call(lambda engine: engine.ledger()))
         return JSONResponse({"accuracy": "measured", **asdict(ledger)})
+
+
+def _tell_nobody() -> Response:
+    """Return what a client that has gone would have been told."""
+    from starlette.responses import JSONResponse
+
+    return JSONResponse({"error": {"message": "the client has gone", "type": "abort"}}, status_code=499)
 
 
 async def _read_body(request: Request) -> bytes:
