@@ -80,7 +80,7 @@ def attend_one(query, key, value, manner):
 
 def run_engine(model, prompts, *, attention=Attention.AUTO, contiguous=False) -> Run:
     options = Options(prefix_caching=False, attention=attention, max_model_len=512)
-    engine = Engine(model, "64MiB", options=options)
+    engine = Engine(model, "256MiB", options=options)
     if contiguous:
         engine.runner.backend = Contiguous(engine.runner.backend, slots=options.max_num_seqs + 1, longest=512)
     numbers = [engine.submit(prompt, Generation(max_tokens=NEW_TOKENS, ignore_eos=True)) for prompt in prompts]
