@@ -6,11 +6,15 @@ import re
 from importlib import import_module
 
 import pytest
+from rich.console import Group
 
 import kvledger.findings.rules
 from kvledger.errors import UsageError
 from kvledger.findings.catalogue import RULES, find_rule
+from kvledger.findings.finding import FindingsReport, Remedy, Trade, amount
 from kvledger.findings.rule import SECTIONS, Rule, read_page
+from kvledger.report.findings import findings_sections
+from kvledger.report.tables import render
 
 MODULES = [
     import_module(f"kvledger.findings.rules.{module.name}")
@@ -66,3 +70,26 @@ def test_a_docstring_without_a_section_is_refused():
 
     with pytest.raises(ValueError, match="has the sections"):
         read_page(Lame)
+
+
+def remedy(returned_bytes, **more):
+    return Remedy(
+        setting="x",
+        returned=amount(returned_bytes, formula="f"),
+        trade=Trade.SAFE,
+        proof="p",
+        **more,
+    )
+
+
+def test_a_change_that_gives_nothing_is_not_proposed():
+    told = RULES[0].tell("s", "found", amount(5, formula="f"), remedy(0), remedy(3), remedy(0, gain="longer requests"))
+    assert [(one.returned.low, one.gain) for one in told.remedies] == [(3, ""), (0, "longer requests")]
+
+
+def test_where_a_change_is_for_something_else_than_memory_the_words_say_so():
+    told = RULES[0].tell("s", "found", amount(5, formula="f"), remedy(0, gain="longer requests"))
+    text = render(Group(*findings_sections(FindingsReport.ranked([told]))), width=100, color=False)
+    assert "0 B" not in text
+    assert "no memory" in text
+    assert "x for longer requests" in text

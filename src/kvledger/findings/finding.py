@@ -36,6 +36,13 @@ class Remedy:
     """What was computed, with the numbers of before and after."""
     worse: str = ""
     """What gets worse, with the numbers where they are known."""
+    gain: str = ""
+    """What the change is good for where it gives no memory back, in a few words."""
+
+    @property
+    def is_for_memory(self) -> bool:
+        """Whether the change gives any memory back."""
+        return self.returned.high > 0
 
     def __post_init__(self) -> None:
         """Assert that a trade-off says its price, and nothing else does."""

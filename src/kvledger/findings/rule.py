@@ -72,14 +72,14 @@ class Rule:
         yield from ()
 
     def tell(self, subject: str, sentence: str, size: Figure, *remedies: Remedy) -> Finding:
-        """Build a finding of this kind."""
+        """Build a finding of this kind, without changes that turn out to give nothing."""
         return Finding(
             code=self.code,
             title=self.title,
             subject=subject,
             sentence=sentence,
             size=size,
-            remedies=remedies,
+            remedies=tuple(remedy for remedy in remedies if remedy.is_for_memory or remedy.gain),
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import _thread
+import os
 import select
 import sys
 import threading
@@ -14,6 +15,9 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from kvledger.live.painting import paint_line
+from kvledger.report.chips import paint_accounts
+
 __all__ = ["Keys", "Screen"]
 
 
@@ -22,6 +26,7 @@ class Screen:
 
     def __init__(self, *, color: bool) -> None:
         self._console = Console(no_color=not color, highlight=False)
+        paint_accounts(self._console, os.environ)
         self._live = Live(console=self._console, auto_refresh=False, screen=True)
 
     @property
@@ -31,7 +36,8 @@ class Screen:
 
     def show(self, lines: list[str]) -> None:
         """Draw these lines."""
-        self._live.update(Text("\n".join(lines), no_wrap=True, overflow="crop"), refresh=True)
+        shown = Text("\n", no_wrap=True, overflow="crop").join(map(paint_line, lines))
+        self._live.update(shown, refresh=True)
 
     def __enter__(self) -> Screen:
         self._live.start()

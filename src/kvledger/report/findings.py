@@ -63,7 +63,7 @@ def _words(group: Sequence[Finding]) -> Iterator[str]:
     yield f"{first.subject}: {first.sentence}"
     if first.best is not None:
         yield _remedy_words(first.best)
-    further = [f"{one.setting} {_back(one.returned)}" for one in first.remedies if one is not first.best]
+    further = [f"{one.setting} ({_back(one)})" for one in first.remedies if one is not first.best]
     if further:
         yield f"or {'; '.join(further)}"
     if others:
@@ -73,15 +73,16 @@ def _words(group: Sequence[Finding]) -> Iterator[str]:
 def _remedy_words(remedy: Remedy) -> str:
     trade = "safe" if remedy.trade is Trade.SAFE else "trade-off"
     worse = f"; what gets worse: {remedy.worse}" if remedy.worse else ""
-    return f"{remedy.setting} ({remedy.returned.accuracy}, {trade}): {remedy.proof}{worse}"
+    gain = "" if remedy.is_for_memory else f" for {remedy.gain}"
+    return f"{remedy.setting}{gain} ({remedy.returned.accuracy}, {trade}): {remedy.proof}{worse}"
 
 
 def _given(finding: Finding) -> str:
-    return _NONE if finding.best is None else format_figure(finding.best.returned)
+    return _NONE if finding.best is None else _back(finding.best)
 
 
-def _back(figure: Figure) -> str:
-    return f"({format_figure(figure)})"
+def _back(remedy: Remedy) -> str:
+    return format_figure(remedy.returned) if remedy.is_for_memory else "no memory"
 
 
 def _write(value: int, unit: str) -> str:

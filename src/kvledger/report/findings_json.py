@@ -35,6 +35,7 @@ def _remedy(remedy: Remedy) -> dict[str, Any]:
         "trade": remedy.trade.value,
         "proof": remedy.proof,
         "worse": remedy.worse or None,
+        "gain": remedy.gain or None,
     }
 
 

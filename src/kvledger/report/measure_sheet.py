@@ -12,6 +12,7 @@ from kvledger.ledger import Account, Accuracy
 from kvledger.measure.figure import Figure, Span
 from kvledger.measure.sheet import Sheet
 from kvledger.measure.timeline import Stretch
+from kvledger.report.chips import account_chip
 from kvledger.report.tables import new_table
 from kvledger.units import format_bytes, percent, percents
 
@@ -54,7 +55,7 @@ def sheet_table(sheet: Sheet, *, usage_ratio: float | None, gauge: str = "measur
         figure = figures.get(account.value)
         span = figure.span if figure is not None else Span.exact(amount)
         part = share_of(sheet, account.value) if figure is not None else format_share(span, capacity)
-        table.add_row(account.value, format_span(span, sheet.unit), part, _accuracy(account, figure))
+        table.add_row(account_chip(account), format_span(span, sheet.unit), part, _accuracy(account, figure))
     size = figures.get("capacity")
     whole = format_amount(sheet.ledger.capacity, sheet.unit) if size is None else format_span(size.span, sheet.unit)
     table.add_row("pool", whole, "100.0 %", str(sheet.size_accuracy) if size is None else f"{size.accuracy}, interval")

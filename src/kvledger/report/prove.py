@@ -12,6 +12,7 @@ from rich.text import Text
 
 import kvledger
 from kvledger.ledger import Account
+from kvledger.report.chips import account_chip
 from kvledger.report.tables import heading, new_table, percent
 from kvledger.runtime.proof import Agreement, Side, Way
 from kvledger.units import counted, format_bytes
@@ -89,7 +90,7 @@ def _sections(report: ProveReport) -> Iterator[RenderableType]:
 
 
 def _ledgers(sides: Sequence[Side]) -> Table:
-    table = new_table("way", *(str(account) for account in _SHOWN))
+    table = new_table("way", *map(account_chip, _SHOWN))
     for side in sides:
         ratio = side.ratio
         table.add_row(str(side.way), *("-" if ratio is None else percent(ratio[account]) for account in _SHOWN))

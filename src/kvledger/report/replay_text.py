@@ -13,6 +13,7 @@ from kvledger.ledger import Account
 from kvledger.replay.fit import ClockFit
 from kvledger.replay.mitigation import Mitigation
 from kvledger.replay.outcome import Outcome
+from kvledger.report.chips import account_chip
 from kvledger.report.findings import findings_sections
 from kvledger.report.replay import ReplayReport
 from kvledger.report.replay_samples import moving, samples_sections, what_runs
@@ -24,6 +25,7 @@ __all__ = ["replay_text"]
 
 _ALWAYS = (Account.USED, Account.RESERVED, Account.INTERNAL, Account.EXTERNAL, Account.FREE)
 _WITH_CACHE = (Account.USED, Account.CACHED, *_ALWAYS[1:])
+_MOVED = (Account.RESERVED, Account.INTERNAL, Account.EXTERNAL, Account.USED)
 _WINDOWS = 6
 
 
@@ -180,7 +182,7 @@ def _name(outcome: Outcome, outcomes: Sequence[Outcome]) -> str:
 
 def _balance(outcomes: Sequence[Outcome]) -> Table:
     shown = _shown(outcomes)
-    table = new_table("policy", *(str(a) for a in shown), "running", "pool")
+    table = new_table("policy", *map(account_chip, shown), "running", "pool")
     for o in outcomes:
         ratios = (percent(o.headline_ratio[account]) for account in shown)
         table.add_row(_name(o, outcomes), *ratios, f"{_running(o):.1f}", format_bytes(o.capacity_bytes))
@@ -192,7 +194,11 @@ def _shown(outcomes: Sequence[Outcome]) -> tuple[Account, ...]:
 
 
 def _legend(outcomes: Sequence[Outcome]) -> Text:
-    return Text("\n".join(f"  {account:9} {account.meaning}" for account in _shown(outcomes)), style="dim")
+    rows = [
+        Text.assemble("  ", account_chip(account), " " * (10 - len(account)), (account.meaning, "dim"))
+        for account in _shown(outcomes)
+    ]
+    return Text("\n").join(rows)
 
 
 def _requests(outcomes: Sequence[Outcome]) -> Table:
@@ -322,20 +328,16 @@ def _span(seconds: float) -> str:
 
 
 def _mitigations(before: Outcome, rows: Sequence[Mitigation]) -> Table:
-    table = new_table("change", "reserved", "internal", "external", "used", "running", price=True)
+    table = new_table("change", *map(account_chip, _MOVED), "running", price=True)
     table.add_row(
         "(as it is)",
-        *(percent(before.headline_ratio[a]) for a in (Account.RESERVED, Account.INTERNAL, Account.EXTERNAL)),
-        percent(before.utilisation),
+        *(percent(before.headline_ratio[account]) for account in _MOVED),
         f"{_running(before):.1f}",
         "",
     )
     for row in rows:
         after = row.outcome
-        changes = (
-            signed_points(after.headline_ratio[a] - before.headline_ratio[a])
-            for a in (Account.RESERVED, Account.INTERNAL, Account.EXTERNAL, Account.USED)
-        )
+        changes = (signed_points(after.headline_ratio[account] - before.headline_ratio[account]) for account in _MOVED)
         table.add_row(row.change, *changes, f"{_running(after):.1f}", row.price)
     return table
 

@@ -16,6 +16,7 @@ from kvledger.engines.vllm.logcheck import LogCheck
 from kvledger.errors import Error
 from kvledger.findings.finding import FindingsReport
 from kvledger.ledger import Account
+from kvledger.report.chips import account_chip
 from kvledger.report.findings import findings_sections
 from kvledger.report.tables import heading, new_table, percent
 from kvledger.units import format_bytes
@@ -224,7 +225,7 @@ def _sheets(structure: StructuralLedger) -> Table:
     reasons = {entry.name: (entry.account, entry.why) for sheet in sheets for entry in sheet.entries}
     for name in sorted(names, key=lambda n: list(Account).index(reasons[n][0])):
         account, why = reasons[name]
-        table.add_row(f"{account}: {name}", *(_cell(sheet, name) for sheet in sheets), why)
+        table.add_row(Text.assemble(account_chip(account), f": {name}"), *(_cell(sheet, name) for sheet in sheets), why)
     for name, sign, why in _OUTSIDE:
         amounts = [max(0, sign * sheet.unallocated_bytes) for sheet in sheets]
         if any(amounts):

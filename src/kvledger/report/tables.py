@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from io import StringIO
 from itertools import pairwise
@@ -11,6 +12,7 @@ from rich.measure import Measurement
 from rich.table import Column, Table
 from rich.text import Text
 
+from kvledger.report.chips import paint_accounts
 from kvledger.units import percent
 
 __all__ = ["Heading", "heading", "new_table", "percent", "render", "signed_points"]
@@ -21,7 +23,7 @@ _LEAST_SENTENCE = 24
 _LEAST_NAME = 12
 
 
-def new_table(first: str, *columns: str, price: bool = False) -> Table:
+def new_table(first: str, *columns: str | Text, price: bool = False) -> Table:
     """Return an empty table: a name to the left, numbers to the right, and at most a sentence at the end.
 
     No number and no word of a heading is ever broken: headings wrap between words, and where the columns do not fit
@@ -116,5 +118,6 @@ def render(renderable: RenderableType, *, width: int, color: bool) -> str:
     """Return what a console of that width would print."""
     stream = StringIO()
     console = Console(file=stream, width=width, force_terminal=color, no_color=not color, highlight=False)
+    paint_accounts(console, os.environ)
     console.print(renderable)
     return "\n".join(line.rstrip() for line in stream.getvalue().splitlines()) + "\n"

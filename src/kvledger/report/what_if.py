@@ -12,6 +12,7 @@ from rich.text import Text
 from kvledger.ledger import Account
 from kvledger.replay.outcome import Latency, Outcome
 from kvledger.replay.what_if import WhatIf, losses, weigh
+from kvledger.report.chips import account_chip
 from kvledger.report.tables import heading, new_table
 
 __all__ = ["what_if_json", "what_if_sections"]
@@ -39,7 +40,7 @@ def _table(base: Outcome, changes: Sequence[WhatIf]) -> Table:
     cutting = any(outcome.truncated for _, outcome in rows)
     hits, cut = ("hits",) if caching else (), ("cut",) if cutting else ()
     table = new_table(
-        "change", *(str(a) for a in shown), "running", "rejected", *cut, "preempted", *hits, "queue", "end"
+        "change", *map(account_chip, shown), "running", "rejected", *cut, "preempted", *hits, "queue", "end"
     )
     for name, o in rows:
         hit = ("-" if o.prefix is None else f"{100 * o.prefix.hit_ratio:.1f}",) if caching else ()

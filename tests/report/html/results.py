@@ -411,9 +411,11 @@ def log(**changes: Any) -> dict[str, Any]:
     nothing = started | silent | {"engine_index": 2, "concurrency": None}
     bare = started | {"engine_index": 3, "concurrency": None}
     failed = nothing | {"engine_index": 4, "errors": ["no memory left for the cache"]}
+    nothing_back = finding()["size"] | {"low": 0, "high": 0}
+    longer = finding()["remedies"][0] | {"returned": nothing_back, "gain": "longer requests"}
     return {
         "schema": "kvledger/measure-log",
         "schema_version": 1,
         "engines": [engine, started, nothing, bare, failed],
-        "findings": {"told": [finding()], "unproved": []},
+        "findings": {"told": [finding(remedies=[longer])], "unproved": []},
     } | changes

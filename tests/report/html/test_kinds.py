@@ -111,6 +111,8 @@ def test_a_log_shows_its_bounds_and_what_reservation_would_take():
         assert part in text
     assert "4.30 requests of the longest length, 32,768" in text
     assert "no memory left for the cache" in text
+    assert "no memory 不收回内存 longer requests 更长的请求" in text
+    assert "0 B" not in text
 
 
 @pytest.mark.parametrize(

@@ -100,4 +100,5 @@ class LoadDoesNotFit(Rule):
                 trade=Trade.TRADE_OFF,
                 proof=f"planned: {counted(wanted, 'request')} of {length:,} tokens fit at once",
                 worse=f"it takes {format_bytes(more)} more on every rank",
+                gain="the requests that were asked for",
             )

@@ -78,6 +78,7 @@ class SharedCellsRanOut(Rule):
                 trade=Trade.TRADE_OFF,
                 proof=f"each slot owns {total // slots:,} of the {total:,} cells, which no other can take",
                 worse=f"no request is longer than {total // slots:,} tokens",
+                gain="requests that end by themselves",
             ),
             Remedy(
                 setting=f"--ctx-size {reach * slots}",
@@ -85,5 +86,6 @@ class SharedCellsRanOut(Rule):
                 trade=Trade.TRADE_OFF,
                 proof=f"{reach:,} tokens for each of {slots} slots are {reach * slots:,} cells",
                 worse=f"{reach * slots / total:.3g} times the memory of the cache",
+                gain="requests that end by themselves",
             ),
         )

@@ -238,6 +238,7 @@ def _reach_further(startup: StartupFacts, pool: PoolFacts | None, total: int, sl
             proof=f"every slot can reach all {total:,} tokens, with no memory more; split, that takes "
             f"--ctx-size {total * slots}",
             worse=_WAITS,
+            gain="longer requests",
         )
     return Remedy(
         setting=f"--ctx-size {total * slots}",
@@ -245,6 +246,7 @@ def _reach_further(startup: StartupFacts, pool: PoolFacts | None, total: int, sl
         trade=Trade.TRADE_OFF,
         proof=f"{total:,} tokens for each of {slots} slots are {total * slots:,} cells",
         worse=f"{slots} times the memory of the cache",
+        gain="longer requests",
     )
 
 

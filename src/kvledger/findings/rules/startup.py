@@ -78,6 +78,7 @@ class ShareOfFree(Rule):
                 trade=Trade.TRADE_OFF,
                 proof=f"{pool.units:,} {pool.unit_name}s, {format_bytes(size)}: the pool as planned",
                 worse="it does not shrink when another process takes memory: the start fails instead",
+                gain="the same pool at every start",
             ),
         )
 

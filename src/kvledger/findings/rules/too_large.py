@@ -97,6 +97,7 @@ class LargerThanPool(Rule):
                 trade=Trade.TRADE_OFF,
                 proof=f"replayed: {larger.finished:,} of {larger.requests:,} are served instead of {before.finished:,}",
                 worse=f"it takes {format_bytes(enough - before.capacity_bytes)} more memory",
+                gain="the requests that are rejected",
             )
 
     def in_size(self, case: SizeCase) -> Iterator[Finding]:

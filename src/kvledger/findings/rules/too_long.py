@@ -72,5 +72,6 @@ class RefusedByLength(Rule):
                 proof=f"replayed: {after.finished:,} of {after.requests:,} are served instead of {outcome.finished:,}",
                 worse="the pool must hold one request of that length for the engine to start, and the model must take "
                 "it",
+                gain="the requests that are rejected",
             ),
         )

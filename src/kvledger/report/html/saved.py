@@ -163,6 +163,7 @@ class SavedRemedy(Struct, frozen=True, kw_only=True):
     trade: str
     proof: str
     worse: str | None = None
+    gain: str | None = None
 
 
 class SavedFinding(Struct, frozen=True, kw_only=True):

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from kvledger.report.html.figures import amount
 from kvledger.report.html.frame import section
 from kvledger.report.html.markup import Markup, element, join
-from kvledger.report.html.saved import SavedFigure, SavedFinding, SavedFindings
+from kvledger.report.html.saved import SavedFigure, SavedFinding, SavedFindings, SavedRemedy
 from kvledger.report.html.table import Cell, Column, cell, table
 from kvledger.report.html.words import both, code, prose, told
 
@@ -62,7 +62,7 @@ def _remedies(identifier: str, finding: SavedFinding) -> Markup:
     rows: list[Sequence[Cell]] = [
         [
             cell(told(remedy.setting), remedy.setting),
-            cell(join(_figure(remedy.returned), element("small", _known(remedy.returned))), remedy.returned.low),
+            _returned(remedy),
             cell(both(f"findings.{'safe' if remedy.trade == 'safe' else 'trade-off'}"), remedy.trade),
             cell(told(remedy.proof), remedy.proof),
             cell(
@@ -72,6 +72,14 @@ def _remedies(identifier: str, finding: SavedFinding) -> Markup:
         for remedy in finding.remedies
     ]
     return table(identifier, both("findings.title"), columns, rows)
+
+
+def _returned(remedy: SavedRemedy) -> Cell:
+    """Return what a change gives back; where that is no memory, what it is good for."""
+    if not remedy.returned.high:
+        good = element("small", told(remedy.gain)) if remedy.gain else None
+        return cell(join(both("findings.no_memory"), good), 0)
+    return cell(join(_figure(remedy.returned), element("small", _known(remedy.returned))), remedy.returned.low)
 
 
 def _figure(figure: SavedFigure) -> Markup:
