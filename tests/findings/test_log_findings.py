@@ -195,3 +195,41 @@ def test_slots_that_share_cells_and_end_each_other_are_told():
     assert "each slot owns 32,768" in found.remedies[0].proof
     assert "KV017" not in find(SHARED.format("true"))
     assert "KV017" not in find(SHARED.format("false") + ENDED.format(1))
+
+
+REFUSED = (
+    "llama_new_context_with_model: n_ctx      = 1048576\n"
+    "ggml_backend_cpu_buffer_type_alloc_buffer: failed to allocate buffer of size 137438953504\n"
+    "llama_kv_cache_init: failed to allocate buffer for kv cache\n"
+)
+
+
+def test_a_context_whose_cache_is_refused_is_told_with_its_bytes():
+    """128 KiB a token: half of the context takes half of the bytes, q8_0 34/64 of them."""
+    found = find(REFUSED)["KV018"]
+    assert "refused 128.00 GiB of cache for a context of 1,048,576 tokens, 128.00 MiB for each 1,024" in found.sentence
+    assert [remedy.setting for remedy in found.remedies] == [
+        "--ctx-size 524288",
+        "--cache-type-k q8_0 --cache-type-v q8_0",
+    ]
+    assert found.remedies[1].returned.low == pytest.approx(137_438_953_504 * 30 / 64)
+    assert "KV018" not in find(REFUSED.partition("llama_kv_cache_init")[0])
+    quantised = "llama_kv_cache_init: kv_size = 1048576, offload = 0, type_k = 'q8_0', type_v = 'q8_0', n_layer = 32\n"
+    first, second, third = REFUSED.splitlines(keepends=True)
+    assert len(find(first + quantised + second + third)["KV018"].remedies) == 1
+
+
+FORGOTTEN = (
+    "slot update_slots: id  0 | task 2014 | n_past = 10423, cache_tokens.size() = 10922, seq_id = 0, pos_min = 9716, "
+    "n_swa = {0}\nslot update_slots: id  0 | task 2014 | forcing full prompt re-processing due to lack of cache data "
+    "(likely due to SWA, see https://example.org)\n"
+)
+
+
+def test_prompts_that_a_window_makes_computed_again_are_told():
+    found = find(FORGOTTEN.format(1024) * 3)["KV034"]
+    assert "3 prompts, of which 31,269 tokens were in the cache, were computed whole again" in found.sentence
+    assert (found.size.low, found.size.unit) == (31_269, "tokens")
+    assert [remedy.setting for remedy in found.remedies] == ["--swa-full"]
+    assert find(FORGOTTEN.format(1))["KV034"].remedies == ()
+    assert "KV034" not in find(SHARED.format("true") + FORGOTTEN.format(1024).splitlines(keepends=True)[0])

@@ -202,6 +202,10 @@ class LogBuilder:
         if len(self._options) < 1000:
             self._options[name[:_MAX_WORD]] = value[:_MAX_WORD]
 
+    def find_option(self, name: str) -> str:
+        """Return a flag of the present start as text, empty when it was not printed."""
+        return self._options.get(name, "")
+
     def sample(self, hit: Hit, **values: object) -> None:
         """Add a periodic sample."""
         if len(self.samples) >= _MAX_SAMPLES:

@@ -23,6 +23,11 @@ class NoticeKind(StrEnum):
     """A prompt was refused because all blocks together cannot hold it; carries asked, as printed."""
     POOL_EXHAUSTED = "pool-exhausted"
     """Running requests were ended because the pool had no room left for their next token; ``count`` of them."""
+    CACHE_REFUSED = "cache-refused"
+    """Error: the device refused the cache of a context of ``asked`` tokens; carries needed."""
+    PREFIX_FORGOTTEN = "prefix-forgotten"
+    """``count`` cached tokens of a prompt were computed again, because a window (of ``asked`` tokens) or a state had
+    moved on."""
     TOO_FEW_STATES = "too-few-states"
     """Error: more sequences allowed (asked) than state slots exist (available)."""
     HYBRID_DISABLED = "hybrid-disabled"

@@ -8,6 +8,7 @@ from kvledger.errors import UsageError
 from kvledger.findings.rule import Rule
 from kvledger.findings.rules.asked import LoadDoesNotFit
 from kvledger.findings.rules.blocks import BlockTooLarge, GrainAboveHalf
+from kvledger.findings.rules.context import CacheRefused, WindowForgets
 from kvledger.findings.rules.copies import LatentReplicated, MoreRanksThanHeads
 from kvledger.findings.rules.device import AllocatorHoles, HeldByOthers, RefusedBeforePool
 from kvledger.findings.rules.exhausted import SharedCellsRanOut
@@ -47,6 +48,7 @@ RULES: tuple[Rule, ...] = (
     RefusedByLength(),
     LoadDoesNotFit(),
     SharedCellsRanOut(),
+    CacheRefused(),
     PoolLargerThanLoad(),
     LongerThanTraffic(),
     ShareOfFree(),
@@ -55,6 +57,7 @@ RULES: tuple[Rule, ...] = (
     NothingShared(),
     WideBlock(),
     CacheIsNotUse(),
+    WindowForgets(),
     FixedCostRules(),
     PaddedPages(),
     MoreRanksThanHeads(),

@@ -88,7 +88,8 @@ def check_log(log: EngineLog) -> tuple[LogCheck, ...]:
 
 def _tells_limits(startup: StartupFacts) -> bool:
     """Tell whether a start without a size says how far a request reaches, or what a block holds."""
-    return startup.max_model_len is not None or startup.block_tokens is not None
+    forgets = any(notice.kind is NoticeKind.PREFIX_FORGOTTEN for notice in startup.notices)
+    return startup.max_model_len is not None or startup.block_tokens is not None or forgets
 
 
 def _check(

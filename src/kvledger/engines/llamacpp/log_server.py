@@ -39,6 +39,12 @@ _REFUSED = re.compile(
     r"allocating (?P<size>[\d.]{1,16}) MiB on device \d{1,4}: cudaMalloc failed"
     r"|ggml_backend_\w{1,20}_buffer_type_alloc_buffer: failed to allocate buffer of size (?P<bytes>\d{1,18})"
 )
+_CACHE_REFUSED = re.compile(r"failed to allocate buffer for kv cache")
+_PAST = re.compile(
+    r"n_past = (?P<past>\d{1,12}), (?:cache_tokens|slot\.prompt\.tokens)\.size\(\) = \d{1,12}, seq_id = \d{1,6}, "
+    r"pos_min = -?\d{1,12}(?:, n_swa = (?P<window>\d{1,12}))?"
+)
+_FORGOTTEN = re.compile(r"forcing full prompt re-processing due to lack of cache data")
 _PER_SEQUENCE = re.compile(r"n_ctx_(?:per_)?seq \((?P<length>\d{1,12})\) [<>] n_ctx_train \((?P<trained>\d{1,12})\)")
 _RELEASE = re.compile(
     r"id\s{1,4}(?P<slot>\d{1,6}) \|.{0,80}?stop processing: (?:n_tokens|n_past) = (?P<tokens>\d{1,12})"
@@ -119,7 +125,25 @@ def _cut(hit: Hit, name: str) -> Quantity | None:
 
 def _refused(builder: LogBuilder, hit: Hit) -> None:
     size = hit.bytes("size", MIB) or hit.whole("bytes")
+    builder.scratch["refused"] = size
     builder.notice(hit, NoticeKind.OUT_OF_MEMORY, is_error=True, needed=size)
+
+
+def _cache_refused(builder: LogBuilder, hit: Hit) -> None:
+    """Named after the allocation that failed, which is that of the cache."""
+    size, context = builder.scratch.pop("refused", None), builder.find_option("n_ctx")
+    asked = int(context) if context.isascii() and context.isdigit() and len(context) < 13 else None
+    builder.notice(hit, NoticeKind.CACHE_REFUSED, is_error=True, needed=size, asked=asked)
+
+
+def _past(builder: LogBuilder, hit: Hit) -> None:
+    builder.scratch["past"] = hit.integer("past"), hit.integer("window")
+
+
+def _forgotten(builder: LogBuilder, hit: Hit) -> None:
+    told = builder.scratch.pop("past", None)
+    past, window = told if isinstance(told, tuple) else (None, None)
+    builder.notice(hit, NoticeKind.PREFIX_FORGOTTEN, count=past, asked=window)
 
 
 def _per_sequence(builder: LogBuilder, hit: Hit) -> None:
@@ -145,6 +169,9 @@ SERVER_RULES = (
     Rule("n_ctx_train", _TRAINED, lambda b, h: b.option(h, "n_ctx_train", h.text("length") or "")),
     Rule("n_swa ", _WINDOW, lambda b, h: b.option(h, "n_swa", h.text("tokens") or "")),
     Rule("| ", _BREAKDOWN, _breakdown),
+    Rule("for kv cache", _CACHE_REFUSED, _cache_refused),
+    Rule("pos_min = ", _PAST, _past),
+    Rule("forcing full prompt", _FORGOTTEN, _forgotten),
     Rule("n_ctx_train (", _PER_SEQUENCE, _per_sequence),
     Rule("_alloc_buffer: ", _REFUSED, _refused),
     Rule("stop processing", _RELEASE, _release),
