@@ -11,6 +11,7 @@ from kvledger.cli.main import _run
 from kvledger.engines.vllm.metrics import VllmScrape
 from kvledger.errors import SourceError, UsageError
 from kvledger.measure.limits import Limit, LimitName, Outcome
+from tests.cli.serving import serving
 from tests.measure.recorded import rows, scrapes, without_a_ledger
 
 
@@ -143,3 +144,21 @@ def test_waiting_is_that_of_the_last_sample_though_it_has_no_ledger():
 def test_waiting_is_unknown_when_the_last_sample_failed():
     assert waiting_in((0, 0.5), "no answer in time") == ("unknown", None, "the last sample failed: no answer in time")
     assert waiting_in("no answer in time", (0, 0.5)) == ("kept", 0.0, None)
+
+
+def test_a_server_that_never_answers_is_unknown_and_no_pass_beside_one_that_does(capsys):
+    with serving("plain") as url:
+        code = _run(["check", url, "http://127.0.0.1:9", "--max-held", "99%", "--for", "0.2s", "--every", "0.1s"])
+    out, err = capsys.readouterr()
+    kept, unknown = out.splitlines()
+    assert code == 2
+    assert kept.startswith("kept     server 1, engine 0: held at the peak")
+    assert unknown.startswith(
+        "unknown  server 2: held at the peak, of the pool: not known, no sample answered: the server"
+    )
+    assert "no limit of server 2 could be judged: no sample answered" in err
+
+
+def test_an_interval_is_written_with_one_sign():
+    assert "% to" not in run("--max-internal", "5%", text=text_of("shared")).stdout
+    assert " %" in run("--max-internal", "5%", text=text_of("shared")).stdout

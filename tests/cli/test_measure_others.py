@@ -234,10 +234,11 @@ def test_one_server_of_a_recording_is_chosen(tmp_path):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (("--engine", "3"), "there is no engine 3; there are 0"),
-        (("--server", "2"), "there is no server 2; there are 1"),
+        (("--engine", "3"), "there is no engine 3, only engine 0"),
+        (("--server", "2"), "there is no server 2, only server 1"),
     ],
 )
 def test_what_is_not_there_cannot_be_chosen(flags, message):
     result = run(measure_module, "-", *flags, text=SAMPLES[0])
     assert message in result.exception.message
+    assert result.exception.hint == "give one that is there, or leave --server and --engine out"

@@ -12,6 +12,7 @@ import click
 from kvledger.cli.measure_options import read_pace, server_options, source_options
 from kvledger.cli.output import hint
 from kvledger.errors import SourceError, UsageError
+from kvledger.units import percent, percents
 
 if TYPE_CHECKING:
     from kvledger.measure.limits import Limit, LimitName
@@ -26,7 +27,8 @@ class _Found:
     """One limit, and whose it is."""
 
     source: str
-    engine: int
+    engine: int | None
+    """None of a server that never answered: its engines are not known."""
     limit: Limit
     pool: str = ""
     """Of an engine other than vLLM, where it has several pools or ranks."""
@@ -50,7 +52,7 @@ _HELP = """\
 Check a running server against limits, for CI and alerts.
 
 A limit is broken only when the number is surely beyond it. A number that may lie on either side is `open`, one that is
-not told is `unknown`; when no limit could be judged at all, the check fails.
+not told is `unknown`; when no limit of a server could be judged at all, the check fails.
 
 \b
 Examples:
@@ -77,7 +79,7 @@ Examples:
 def command(**options: Any) -> int:
     """Check a running server against limits, for CI and alerts."""
     from kvledger.cli.measuring import Session
-    from kvledger.measure.limits import Outcome, check_limits
+    from kvledger.measure.limits import Limit, Outcome, check_limits
     from kvledger.measure.pool_limits import check_pool_limits
 
     bounds = _read_bounds(options)
@@ -98,6 +100,13 @@ def command(**options: Any) -> int:
         for pool in source.pools
         for limit in check_pool_limits(pool, bounds, failing=source.failing)
     ]
+    found += [
+        _Found(source=source.name, engine=None, limit=Limit(name=name, bound=bound, low=None, high=None, reason=why))
+        for source in report.sources
+        if not source.engines and not source.pools
+        for why in [f"no sample answered: {source.last_error}"]
+        for name, bound in bounds.items()
+    ]
     bad = {Outcome.BROKEN, Outcome.OPEN, Outcome.UNKNOWN} if options["strict"] else {Outcome.BROKEN}
     if options["as_json"]:
         click.echo(json.dumps(_as_object(found, report), indent=2, allow_nan=False))
@@ -106,7 +115,9 @@ def command(**options: Any) -> int:
             click.echo(_line(one, several=report.has_several or len(report.pools) > 1))
     if any(one.limit.outcome in bad for one in found):
         return 1
-    _refuse_unjudged([one.limit for one in found])
+    for source in report.sources:
+        whose = f" of {source.name}" if len(report.sources) > 1 else ""
+        _refuse_unjudged([one.limit for one in found if one.source == source.name], whose=whose)
     return 0
 
 
@@ -115,15 +126,15 @@ def _name(key: PoolKey) -> str:
     return ", ".join([*([key.rank] if key.rank else []), *([f"pool {key.pool}"] if key.pool != "kv" else [])])
 
 
-def _refuse_unjudged(limits: list[Limit]) -> None:
-    """Raise when not one limit could be judged: that is no pass."""
+def _refuse_unjudged(limits: list[Limit], *, whose: str) -> None:
+    """Raise when not one limit of a server could be judged: that is no pass, whatever the others do."""
     from kvledger.measure.limits import Outcome
 
     if any(limit.outcome is not Outcome.UNKNOWN for limit in limits):
         return
     reasons = dict.fromkeys(limit.reason for limit in limits)
     raise SourceError(
-        f"no limit could be judged: {'; '.join(reasons) or 'no engine was measured'}",
+        f"no limit{whose} could be judged: {'; '.join(reasons) or 'no engine was measured'}",
         hint="check the server's own /metrics while it works, and longer with --for 10m",
     )
 
@@ -143,20 +154,22 @@ def _read_bounds(options: dict[str, Any]) -> dict[LimitName, float]:
 
 def _line(found: _Found, *, several: bool) -> str:
     limit, pool = found.limit, f", {found.pool}" if found.pool else ""
-    where = f"{found.source}, engine {found.engine}{pool}: " if several else ""
+    engine = "" if found.engine is None else f", engine {found.engine}"
+    where = f"{found.source}{engine}{pool}: " if several else ""
     return f"{limit.outcome:8} {where}{limit.name.meaning}: {_value(limit)} (limit {_show(limit, limit.bound)})"
 
 
 def _value(limit: Limit) -> str:
     if limit.low is None or limit.high is None:
         return f"not known, {limit.reason}"
+    if not limit.name.is_count:
+        return percents(limit.low, limit.high)
     low, high = _show(limit, limit.low), _show(limit, limit.high)
     return low if low == high else f"{low} to {high}"
 
 
 def _show(limit: Limit, value: float) -> str:
-    counted = limit.name.value in ("max-waiting", "max-preemptions")
-    return f"{value:,.0f}" if counted else f"{100 * value:.1f} %"
+    return f"{value:,.0f}" if limit.name.is_count else percent(value)
 
 
 def _as_object(found: list[_Found], report: MeasureReport) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from kvledger.measure.pricing import keeps_every_token, price_by_bytes, price_by
 from kvledger.measure.served_name import explain_difference
 from kvledger.measure.slots import Layout
 from kvledger.model.catalogue import catalogue, find_model
-from kvledger.model.formats import find_dtype
+from kvledger.model.formats import find_dtype, find_kv_format
 from kvledger.sources.http import Access, fetch, parse_address
 from kvledger.sources.startup_log import read_startup
 from kvledger.units import parse_bytes
@@ -202,6 +202,8 @@ def read_facts(options: dict[str, Any]) -> PoolFacts:
     if len(given) > 1:
         names = " and ".join("--" + name.replace("_", "-") for name in given)
         raise UsageError(f"what a token costs was given twice: {names}", hint="give one of them")
+    if options["kv_dtype"] not in (None, "auto"):
+        find_kv_format(options["kv_dtype"])  # a name that is not known is refused at once
     model = None
     if options["model"] is not None:
         from kvledger.sources.models import load_model

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kvledger.cli.measure_options import read_pace, server_options, source_options
+from kvledger.cli.measure_options import read_pace, refuse_own_source, server_options, source_options
 from kvledger.cli.output import hint, print_result, refuse_overwrite, render_as, wants_color
 from kvledger.cli.paging import check_page, html_option, write_page
 from kvledger.errors import SourceError
@@ -65,6 +65,7 @@ def command(**options: Any) -> None:
     if options["output"] is not None:
         refuse_overwrite(Path(options["output"]), force=options["force"])
     check_page(options["html"], output=options["output"], force=options["force"])
+    refuse_own_source(options["record"], options["sources"])
     session = Session(options["sources"], options, pace=read_pace(options["for_"], options["every"]))
     form = "json" if options["as_json"] else options["format_"]
     color = wants_color(no_color=options["no_color"]) and options["output"] is None

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,7 +14,7 @@ from kvledger.errors import UsageError
 if TYPE_CHECKING:
     from kvledger.sources.servers import Pace
 
-__all__ = ["access_options", "parse_duration", "read_pace", "server_options", "source_options"]
+__all__ = ["access_options", "parse_duration", "read_pace", "refuse_own_source", "server_options", "source_options"]
 
 Function = Callable[..., Any]
 _UNITS = {"": 1.0, "s": 1.0, "ms": 0.001, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -103,3 +105,17 @@ def read_pace(for_: str, every: str) -> Pace:
     if not 0.01 <= seconds <= 86400:
         raise UsageError(f"--every is {seconds:g} s, but must be 0.01 s to one day")
     return Pace(every_seconds=seconds, for_seconds=parse_duration(for_))
+
+
+def refuse_own_source(record: str | None, sources: Sequence[str]) -> None:
+    """Raise when a recording would be appended to while it is read: its samples would come twice."""
+    if record is None:
+        return
+    target = Path(record)
+    for source in sources:
+        with suppress(OSError, ValueError):
+            if target.samefile(source):
+                raise UsageError(
+                    f"--record {target.name} is the source itself: its samples would be appended to it once more",
+                    hint="give another file, for instance to cut out one of several with --server or --engine",
+                )

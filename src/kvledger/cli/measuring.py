@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -89,25 +89,33 @@ class Session:
             )
         if not self._meters and not self._pool_meters:
             reason = next(iter(self._errors.values()), None) or self._explain_nothing()
-            raise SourceError(f"nothing was measured: {reason}", hint="give a running server or a saved /metrics text")
+            hint = "give a running server or a saved /metrics text"
+            if self._has_chosen_nothing() and not self._errors:
+                hint = "give one that is there, or leave --server and --engine out"
+            raise SourceError(f"nothing was measured: {reason}", hint=hint)
         if max(self._samples.values()) > WINDOW_SAMPLES:
             self._notes.append(f"means and peaks are of the last {WINDOW_SAMPLES:,} samples of each engine")
-        sources = tuple(self._source(number) for number in sorted({*self._meters, *self._pool_meters}))
+        sources = {number: self._source(number) for number in sorted(self._samples)}
         notes = (*self._notes, *self._complete.notes, *self._background.notes)
-        return MeasureReport(sources=sources, notes=tuple(dict.fromkeys(notes)), findings=self._look(sources))
+        return MeasureReport(
+            sources=tuple(sources.values()), notes=tuple(dict.fromkeys(notes)), findings=self._look(sources)
+        )
 
-    def _look(self, sources: Sequence[SourceReport]) -> FindingsReport:
+    def _look(self, sources: dict[int, SourceReport]) -> FindingsReport:
         """Look for what would give memory back."""
         engines, pools = [], []
-        for number, source in zip(sorted({*self._meters, *self._pool_meters}), sources, strict=True):
+        for number, source in sources.items():
             meter = self._meters.get(number)
             engines += [(source.name, one, _last_scrape(meter, one.engine_index)) for one in source.engines]
             pools += [(source.name, one, self._last_snapshot(number, one)) for one in source.pools]
         return FindingsReport.ranked([*look_at_engines(engines).findings, *look_at_pools(pools).findings])
 
     def _explain_nothing(self) -> str:
-        chosen = (self._selection.source, self._selection.engine) != (None, None) and self._selection.sources
-        return self._selection.explain() if chosen else "the source holds no sample"
+        return self._selection.explain() if self._has_chosen_nothing() else "the source holds no sample"
+
+    def _has_chosen_nothing(self) -> bool:
+        """Tell whether there were samples, and none of what was asked for."""
+        return (self._selection.source, self._selection.engine) != (None, None) and bool(self._selection.sources)
 
     def _last_snapshot(self, number: int, pool: PoolSummary) -> EngineSnapshot:
         """Return the last snapshot of a pool's engine, with what is not kept of every sample."""

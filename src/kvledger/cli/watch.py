@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kvledger.cli.measure_options import parse_duration, server_options, source_options
+from kvledger.cli.measure_options import parse_duration, refuse_own_source, server_options, source_options
 from kvledger.cli.output import hint, wants_color
 from kvledger.errors import UsageError
 
@@ -57,6 +57,7 @@ def command(**options: Any) -> None:
     if not 0.05 <= every <= 86400:
         raise UsageError(f"--every is {every:g} s, but must be 0.05 s to one day")
     for_seconds = None if options["for_"] is None else parse_duration(options["for_"])
+    refuse_own_source(options["record"], options["sources"])
     session = Session(options["sources"], options, pace=Pace(every_seconds=every, for_seconds=for_seconds))
     if session.feed.log is not None:
         session.report()

@@ -22,6 +22,11 @@ class LimitName(StrEnum):
     MAX_PREEMPTIONS = "max-preemptions"
 
     @property
+    def is_count(self) -> bool:
+        """True where the limit is a number of requests or events, not a share."""
+        return self in (LimitName.MAX_WAITING, LimitName.MAX_PREEMPTIONS)
+
+    @property
     def meaning(self) -> str:
         """What is compared with the limit."""
         return {

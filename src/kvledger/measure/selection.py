@@ -36,8 +36,8 @@ class Selection:
     def explain(self) -> str:
         """Say what there was to choose from."""
         if self.source is not None and self.source not in self.sources:
-            return f"there is no server {self.source}; there are {_list(self.sources)}"
-        return f"there is no engine {self.engine}; there are {_list(self.engines)}"
+            return f"there is no server {self.source}, {_list(self.sources, 'server')}"
+        return f"there is no engine {self.engine}, {_list(self.engines, 'engine')}"
 
     def _choose_engine(self, scrape: VllmScrape) -> VllmScrape | None:
         self.engines |= {engine.index for engine in scrape.engines}
@@ -55,5 +55,7 @@ def _own_blocks(engine: VllmEngine, *, engines: int) -> VllmEngine:
     return replace(engine, cache_config={**engine.cache_config, "num_gpu_blocks": str(blocks // engines)})
 
 
-def _list(numbers: set[int]) -> str:
-    return ", ".join(str(number) for number in sorted(numbers)[:20]) or "none"
+def _list(numbers: set[int], noun: str) -> str:
+    """Say which there are, so that a list of one is not taken for a count."""
+    told = ", ".join(str(number) for number in sorted(numbers)[:20])
+    return f"only {noun}{'s' * (len(numbers) > 1)} {told}" if numbers else f"nor another {noun}"

@@ -44,13 +44,17 @@ class MeasureReport:
 
     @property
     def has_several(self) -> bool:
-        """True when engines must be told apart; several pools of one engine are not several engines."""
+        """True when engines must be told apart; several pools of one engine are not several engines.
+
+        A server that never answered is one too: what is told is not of all that was asked.
+        """
         ranks = {
             (number, pool.key.engine, pool.key.index, pool.key.rank)
             for number, source in enumerate(self.sources)
             for pool in source.pools
         }
-        return len(self.engines) + len(ranks) > 1
+        silent = sum(not source.engines and not source.pools for source in self.sources)
+        return len(self.engines) + len(ranks) + silent > 1
 
     @property
     def pools(self) -> list[PoolSummary]:

@@ -30,7 +30,8 @@ def measure_text(report: MeasureReport) -> RenderableType:
         for pool in source.pools:
             parts += pool_text(source.name, pool, several=several)
         if source.missed:
-            parts.append(Text(f"\n{source.missed:,} of {source.samples:,} samples failed: {source.last_error}"))
+            whose = f"{source.name}: " if len(report.sources) > 1 else ""
+            parts.append(Text(f"\n{whose}{source.missed:,} of {source.samples:,} samples failed: {source.last_error}"))
     parts += findings_sections(report.findings)
     if report.notes:
         parts.append(heading("notes"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -23,6 +24,7 @@ _MAX_FILE_BYTES = 4 * 2**30
 _MAX_TEXT_BYTES = 64 * 2**20
 _MAX_FILES = 100_000
 _PROMETHEUS = "prometheus:"
+_HOST_AND_PORT = re.compile(r"[A-Za-z0-9.-]{1,253}:\d{1,5}(/[^\s`]{0,80})?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,12 +99,16 @@ def open_feed(
         with path.open("rb") as stream:
             return _read_stream(stream, path.name, seconds=path.stat().st_mtime)
     except OSError as error:
-        raise SourceError(
-            f"`{path.name[:80]}` cannot be read: {error.strerror}",
-            hint="give a URL such as http://host:8000, a file, a folder or `-`",
-        ) from error
+        raise SourceError(f"`{path.name[:80]}` cannot be read: {error.strerror}", hint=_hint_at(first)) from error
     except ValueError:
         raise SourceError(f"`{first[:80]!r}` is no file name") from None
+
+
+def _hint_at(spec: str) -> str:
+    """Say what to give instead of a name that is no file: what looks like a host and its port lacks its scheme."""
+    if _HOST_AND_PORT.fullmatch(spec):
+        return f"for a running server write `http://{spec}`"
+    return "give a URL such as http://host:8000, a file, a folder or `-`"
 
 
 def _refuse(spec: str) -> None:
