@@ -75,9 +75,12 @@ def test_columns_of_a_trace_say_who_has_several_answers_and_who_searches(capsys,
     [
         (("--samples", 2, "--beams", 2), "--samples 2 and --beams 2 contradict"),
         (("--beams", 2, "--prefix-caching", "on"), "vLLM V1 sends each candidate as a request of one token"),
-        (("--samples", 2, "--samples-as", "forks", "--prefix-caching", "on"), "samples as forks beside a prefix cache"),
-        (("--preemption", "swap", "--prefix-caching", "on"), "swapping beside a prefix cache is not replayed"),
-        (("--preemption", "swap", "--try", "prefix-caching=on"), "swapping beside a prefix cache is not replayed"),
+        (
+            ("--samples", 2, "--samples-as", "forks", "--policy", "paged:radix"),
+            "samples as forks beside a radix tree",
+        ),
+        (("--preemption", "swap", "--policy", "paged:radix"), "swapping beside a radix tree is not replayed"),
+        (("--beams", 2, "--try", "prefix-caching=on"), "a beam search beside a prefix cache is not replayed"),
         (("--preemption", "swap", "--swap-space", "10B"), "hold not even one block of 1600 bytes"),
     ],
 )

@@ -142,12 +142,12 @@ def test_a_beam_search_beside_a_prefix_cache_is_refused_with_the_reason():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"sampling": Sampling.FORKS}, "samples as forks beside a prefix cache"),
-        ({"preemption": Preemption.SWAP, "swap_bytes": 100}, "swapping beside a prefix cache"),
+        ({"sampling": Sampling.FORKS}, "samples as forks beside a radix tree"),
+        ({"preemption": Preemption.SWAP, "swap_bytes": 100}, "swapping beside a radix tree"),
     ],
 )
-def test_what_no_engine_does_beside_a_prefix_cache_is_refused(changes, message):
-    policy = Policy(name="paged", kind=Kind.PAGED, prefix_caching=True, **changes)
+def test_what_no_engine_does_beside_a_radix_tree_is_refused(changes, message):
+    policy = replace(parse_policy("paged:radix"), **changes)
     with pytest.raises(UsageError, match=message):
         replay(with_samples(workload((0, 2, 2)), 2), policy, pool=SMALL, settings=Settings(max_model_len=10))
 

@@ -261,10 +261,12 @@ def swap_out(t, slot, prompt, computed, block):
                 t.host_filled[t.marks[old] - 1] = t.filled[old]
             else:
                 t.host.references[t.marks[old] - 1] += 1
+            t.spare[j, index] = old
             t.rows[slot, j, index] = t.marks[old] - 1
-            if prefix.release(t.pool, old):
-                t.counts[FILLED] -= t.filled[old]
-                t.marks[old] = 0
+    for j in range(group[WIDTH]):  # others may go on using a block that a prefix cache shares
+        for index in range(blocks_of_row(t, slot, prompt, computed, j, block) - 1, -1, -1):
+            t.marks[t.spare[j, index]] = 0
+            let_go(t, t.spare[j, index])
     group[HOSTED] = distinct
     return True
 

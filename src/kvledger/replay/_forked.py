@@ -5,9 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from kvledger.errors import CapacityError
+from kvledger.pool.content import Content
 from kvledger.pool.forks import new_fork_tables
 from kvledger.pool.policy import Policy
 from kvledger.replay._forks import Forked
+from kvledger.replay.identity import UNKNOWN, find_known_content
 from kvledger.replay.settings import PoolSize, Settings
 from kvledger.replay.workload import Workload
 
@@ -22,6 +24,7 @@ def new_forked(workload: Workload, policy: Policy, size: PoolSize, settings: Set
 
     Raises:
         CapacityError: The tables would have too many entries.
+        UsageError: The content of the trace does not fit the blocks.
     """
     longest = min(settings.max_model_len, workload.longest_tokens) // size.unit_tokens + 2
     width = 1 if workload.samples is None or not len(workload) else int(workload.samples.max())
@@ -43,7 +46,20 @@ def new_forked(workload: Workload, policy: Policy, size: PoolSize, settings: Set
             longest_blocks=longest,
         ),
         beams=np.ascontiguousarray(beams, np.bool_),
-        counts=np.array([0] * 7 + [int(policy.swaps), seed], np.int64),
+        counts=np.array([0] * 7 + [int(policy.swaps), seed, int(policy.prefix_caching)], np.int64),
+        content=_content(workload, size.unit_tokens) if policy.prefix_caching else _nothing_known(),
+        hits=np.zeros(3, np.int64),
         sums=np.zeros(2, np.float64),
         rates=np.array([turnover, settings.clock.d * size.unit_tokens], np.float64),
     )
+
+
+def _content(workload: Workload, block_size: int) -> Content:
+    known = find_known_content(workload, block_size=block_size)
+    how = np.array([known.how, known.grain_tokens], np.int64)
+    return Content(how=how, offsets=known.offsets, ids=known.ids, covered=known.covered)
+
+
+def _nothing_known() -> Content:
+    none = np.zeros(0, np.int64)
+    return Content(how=np.array([UNKNOWN, 1], np.int64), offsets=none, ids=none, covered=none.astype(np.int32))

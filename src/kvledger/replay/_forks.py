@@ -14,15 +14,19 @@ import numba
 
 from kvledger.pool import forks, prefix
 from kvledger.pool.compiled import called, compiled, inlined
+from kvledger.pool.content import Content
 from kvledger.pool.forks import BEAM, FORKED, HOSTED, WIDTH, ForkTables, line_length
+from kvledger.replay._cached_forks import find_hits, identify, refer_hits, swap_in
 from kvledger.replay._layout import *
 from kvledger.replay._queue import head_slot, leave, note_scheduled, open_step, put_in_front, seat
 from kvledger.replay._record import FIRST_TOKEN, begin_bucket, close_step, note_latency, step_seconds
 from kvledger.replay._restart import begin_restart, is_restart_due
+from kvledger.replay._shared import H_AGAIN, H_HITS, H_QUERIES
 
 # Numbers of `Forked.counts`: sequences that run; blocks moved in this step, to the host and back in all; victims that
-# were moved, those the host had no room for, and the most blocks it held; whether victims are moved; and the seed.
-K_SEQUENCES, K_MOVED, K_OUT, K_IN, K_SWAPPED, K_NO_ROOM, K_PEAK_HOST, K_SWAPS, K_SEED = range(9)
+# were moved, those the host had no room for, and the most blocks it held; whether victims are moved; the seed; and
+# whether a prefix cache finds blocks again.
+K_SEQUENCES, K_MOVED, K_OUT, K_IN, K_SWAPPED, K_NO_ROOM, K_PEAK_HOST, K_SWAPS, K_SEED, K_CACHES = range(10)
 
 # Numbers of `Forked.sums`: seconds times blocks that sequences would hold alone, and that they hold.
 K_ALONE, K_TOGETHER = range(2)
@@ -36,7 +40,9 @@ class Forked(NamedTuple):
 
     tables: ForkTables
     beams: Array  # (requests or 0,) bool: whose samples are candidates of a search
-    counts: Array  # (9,) int64
+    counts: Array  # (10,) int64
+    content: Content  # what is known of the requests, where a prefix cache looks for it
+    hits: Array  # (3,) int64: what it found, by the numbers of `_shared`
     sums: Array  # (2,) float64
     rates: Array  # (2,) float64
 
@@ -95,6 +101,8 @@ def make_place(st, fk, slot, n):
     while not forks.extend(fk.tables, slot, row[S_PROMPT], row[S_COMPUTED], n, st.ints[I_BLOCK]):
         if preempt(st, fk) == slot:
             return False
+    if fk.counts[K_CACHES] == 1:
+        identify(st, fk, slot, row[S_COMPUTED], n)
     return True
 
 
@@ -124,6 +132,37 @@ def schedule(st, fk):
 
 
 @inlined
+def enter(st, fk, slot, hits, n):
+    """Let an admitted group take what it has on the host and in the cache, and the blocks of its first chunk."""
+    ints, t, row = st.ints, fk.tables, st.slots[slot]
+    hosted = t.groups[slot, HOSTED]
+    if hosted > 0:
+        if fk.counts[K_CACHES] == 1:
+            hosted = swap_in(st, fk, slot)
+        else:
+            forks.swap_in(t, slot, row[S_PROMPT], row[S_COMPUTED], ints[I_BLOCK])
+        fk.counts[K_MOVED] += hosted
+        fk.counts[K_IN] += hosted
+    elif fk.counts[K_CACHES] == 1:
+        refer_hits(st, fk, slot, hits)
+        row[S_COMPUTED] = line_of(fk, row[S_PROMPT], hits * ints[I_BLOCK], slot)
+        if ints[I_STACKED] > 0:
+            fk.hits[H_AGAIN] += row[S_COMPUTED]
+        else:
+            fk.hits[H_HITS] += row[S_COMPUTED]
+            fk.hits[H_QUERIES] += row[S_PROMPT]
+    forks.extend(t, slot, row[S_PROMPT], row[S_COMPUTED], n, ints[I_BLOCK])
+    if fk.counts[K_CACHES] == 1:
+        identify(st, fk, slot, row[S_COMPUTED], n)
+
+
+@inlined
+def line_of(fk, prompt, tokens, slot):
+    """Return the tokens of a group's line when every sequence has ``tokens``, or its prompt as many."""
+    return tokens if tokens <= prompt else prompt + fk.tables.groups[slot, WIDTH] * (tokens - prompt)
+
+
+@inlined
 def admit_one(st, fk, slot, budget):
     """Give the head of the queue the blocks of its first chunk; return the tokens of that, 0 when refused."""
     ints, t = st.ints, fk.tables
@@ -131,21 +170,21 @@ def admit_one(st, fk, slot, budget):
     prompt, computed, hosted = row[S_PROMPT], row[S_COMPUTED], t.groups[slot, HOSTED]
     if fk.counts[K_SEQUENCES] + t.groups[slot, WIDTH] > ints[I_MAX_SEQS]:
         return 0
+    hits, idle = 0, 0
+    if fk.counts[K_CACHES] == 1 and hosted == 0:
+        hits, idle = find_hits(st, fk, slot)
+        computed = line_of(fk, prompt, hits * ints[I_BLOCK], slot)
     rest = known_tokens(st, fk, slot) - computed
     n = min(rest, budget)
     spare = ints[I_WATERMARK] if ints[I_SCHEDULED] > 0 else 0
     free = t.pool.counts[prefix.FREE]
-    whole = hosted + forks.count_needed(t, slot, prompt, computed, rest, ints[I_BLOCK])
-    first = hosted + forks.count_needed(t, slot, prompt, computed, n, ints[I_BLOCK])
+    whole = hosted + idle + forks.count_needed(t, slot, prompt, computed, rest, ints[I_BLOCK])
+    first = hosted + idle + forks.count_needed(t, slot, prompt, computed, n, ints[I_BLOCK])
     if (whole if ints[I_WHOLE] == 1 else first) + spare > free:
         if free >= whole:
             ints[I_REFUSED_WHILE_FREE] += 1
         return 0
-    if hosted > 0:
-        forks.swap_in(t, slot, prompt, computed, ints[I_BLOCK])
-        fk.counts[K_MOVED] += hosted
-        fk.counts[K_IN] += hosted
-    forks.extend(t, slot, prompt, computed, n, ints[I_BLOCK])
+    enter(st, fk, slot, hits, n)
     return n
 
 
@@ -212,9 +251,13 @@ def account_sharing(st, log, fk, seconds):
         tokens += forks.logical_tokens(row[S_PROMPT], row[S_COMPUTED], group[WIDTH], forked)
         blocks += forks.logical_blocks(row[S_PROMPT], row[S_COMPUTED], group[WIDTH], forked, ints[I_BLOCK])
     saved = (tokens - ints[I_USED]) * seconds
+    cached = t.pool.counts[prefix.CACHED] * ints[I_BLOCK] * seconds
+    log.busy[A_CACHED] += cached
+    log.timeline[ints[I_BUCKET], A_CACHED] += cached
     log.busy[A_SAVED] += saved
     log.timeline[ints[I_BUCKET], A_SAVED] += saved
     if ints[I_WAITING] > 0:
+        log.saturated[A_CACHED] += cached
         log.saturated[A_SAVED] += saved
     fk.sums[K_ALONE] += blocks * seconds
     fk.sums[K_TOGETHER] += (ints[I_CAPACITY] - ints[I_FREE]) * seconds
@@ -273,6 +316,8 @@ def fork_step(st, log, trace, fk):
     ints[I_FREE] = t.pool.counts[prefix.FREE]
     if ints[I_IN_BUCKET] == 0:
         begin_bucket(st, log)
+    if log.rows.shape[0] > 0:
+        log.rows[ints[I_ROWS], ROW_CACHED] = t.pool.counts[prefix.CACHED] * ints[I_BLOCK]
     seconds = step_seconds(floats, prefill, decodes, read) + fk.rates[K_PER_BLOCK] * fk.counts[K_MOVED]
     account_sharing(st, log, fk, seconds)
     requests = ints[I_RUNNING]
@@ -298,6 +343,7 @@ def restart(st, fk):
     for i in range(ints[I_STACKED]):
         if fk.tables.groups[st.lists[STACK, i], HOSTED] > 0:
             drop_memory(st, fk, st.lists[STACK, i])
+    prefix.forget_all(fk.tables.pool)
     ints[I_FREE] = fk.tables.pool.counts[prefix.FREE]
     return begin_restart(st)
 

@@ -41,24 +41,34 @@ def _everywhere(workload: Workload, samples: int) -> NDArray[np.int32]:
 
 def shares_forks(policy: Policy) -> bool:
     """Tell whether the samples of a request share its blocks as forks; else each is a request of its own."""
-    if policy.kind is not Kind.PAGED or policy.prefix_caching or policy.groups is not None:
+    if policy.kind is not Kind.PAGED or policy.is_radix or policy.groups is not None:
         return False
-    return policy.sampling is not Sampling.REQUESTS
+    return policy.sampling is Sampling.FORKS or not (policy.prefix_caching or policy.sampling is Sampling.REQUESTS)
 
 
 def check_sampling(policy: Policy, workload: Workload) -> None:
-    """Refuse what is not replayed beside a prefix cache or groups of layers.
+    """Refuse what is not replayed beside a prefix cache, a radix tree or groups of layers.
 
     Raises:
         UsageError: Forks, candidates of a search, or swapping would have to share blocks with it.
     """
-    if policy.kind is not Kind.PAGED or not (policy.prefix_caching or policy.groups is not None):
+    if policy.kind is not Kind.PAGED or shares_forks(policy):
         return
-    what = "a prefix cache" if policy.prefix_caching else "groups of layers"
+    if policy.is_radix or policy.groups is not None:
+        _check_apart(policy, workload, "a radix tree" if policy.is_radix else "groups of layers")
+    elif policy.prefix_caching and workload.beams is not None and bool(workload.beams.mask.any()):
+        raise UsageError(
+            "a beam search beside a prefix cache is not replayed as requests: vLLM V1 sends each candidate as a "
+            "request of one token, step by step, which no trace holds",
+            hint="add --samples-as forks, which replays the copy on write of the PagedAttention paper",
+        )
+
+
+def _check_apart(policy: Policy, workload: Workload, what: str) -> None:
     if policy.swaps:
         raise UsageError(
-            f"swapping beside {what} is not replayed: vLLM V1, which has that, computes preempted requests again",
-            hint="leave --preemption out" + (", or use --prefix-caching off" if policy.prefix_caching else ""),
+            f"swapping beside {what} is not replayed: the engines that have them compute preempted requests again",
+            hint="leave --preemption out",
         )
     if workload.samples is None:
         return
@@ -71,7 +81,7 @@ def check_sampling(policy: Policy, workload: Workload) -> None:
         raise UsageError(
             f"a beam search beside {what} is not replayed: vLLM V1 sends each candidate as a request of one token, "
             "step by step, which no trace holds",
-            hint="use --prefix-caching off, which replays the copy on write of the PagedAttention paper",
+            hint="replay it over block tables of one group: --samples-as forks, or --prefix-caching off",
         )
 
 

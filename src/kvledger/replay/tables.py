@@ -112,7 +112,7 @@ def hits_of(tables: Tables | None, policy: Policy) -> PrefixHits | None:
         return None
     from kvledger.replay._shared import H_AGAIN, H_HITS, H_QUERIES
 
-    counts: Any = tables.counts  # type: ignore[union-attr] # whatever caches counts
+    counts: Any = tables.hits if hasattr(tables, "hits") else tables.counts  # type: ignore[union-attr]
     hit, queried, again = (int(counts[i]) for i in (H_HITS, H_QUERIES, H_AGAIN))
     return PrefixHits(hit_tokens=hit, queried_tokens=queried, again_tokens=again, eviction=policy.eviction)
 
