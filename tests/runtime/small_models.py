@@ -68,6 +68,18 @@ def _config(family):
             return transformers.Starcoder2Config(**GROUPED, sliding_window=8)
         case "smollm3":
             return transformers.SmolLM3Config(**GROUPED, pad_token_id=0)
+        case "qwen2_moe":
+            experts = {"num_experts": 4, "num_experts_per_tok": 2}
+            widths = {"moe_intermediate_size": 16, "shared_expert_intermediate_size": 16}
+            return transformers.Qwen2MoeConfig(**GROUPED, **experts, **widths)
+        case "qwen2":  # the second layer has a window
+            return transformers.Qwen2Config(**GROUPED, use_sliding_window=True, sliding_window=8, max_window_layers=1)
+        case "olmo3":
+            return transformers.Olmo3Config(**{**GROUPED, "num_hidden_layers": 4}, sliding_window=8)
+        case "gptj":
+            return transformers.GPTJConfig(
+                vocab_size=VOCABULARY, n_embd=32, n_layer=2, n_head=4, n_positions=256, rotary_dim=4
+            )
         case "granite":
             return transformers.GraniteConfig(**GROUPED)
     raise ValueError(family)

@@ -23,6 +23,10 @@ MORE = [
     "starcoder2",
     "smollm3",
     "granite",
+    "qwen2",
+    "qwen2_moe",
+    "olmo3",
+    "gptj",
 ]
 TOKENS = 12
 TOLERANCE = 1e-3

@@ -31,6 +31,11 @@ def test_layers_with_a_state_are_refused():
     refuse(config, "1 of the 2 layers of `Qwen3NextForCausalLM`, from layer 0 on, are `linear_attention`")
 
 
+@pytest.mark.parametrize("config", [transformers.StableLmConfig(**GROUPED), transformers.NemotronConfig(**GROUPED)])
+def test_layers_with_an_attention_of_their_own_are_refused(config):
+    refuse(config, "2 of the 2 layers .* they have an attention of their own")
+
+
 def test_a_bias_in_the_scores_is_refused():
     config = transformers.BloomConfig(vocab_size=97, hidden_size=32, n_layer=2, n_head=4)
     refuse(config, "does not go through Transformers' attention interface|do not attend through|does not give")

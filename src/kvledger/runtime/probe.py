@@ -81,7 +81,8 @@ def find_layers(model: Any, *, max_model_len: int | None = None) -> list[Layer]:
         missing = sorted(set(range(expected)) - found)
         raise ModelError(
             f"{len(missing)} of the {expected} layers of `{type(model).__name__}` (from layer {missing[0]} on) do not "
-            "attend through Transformers' attention interface: they keep a state, or share what others keep",
+            "attend through Transformers' attention interface: they have an attention of their own, keep a state, or "
+            "share what others keep",
             hint=_HINT,
         )
     for layer in probe.layers:
