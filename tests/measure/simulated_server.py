@@ -153,6 +153,12 @@ class Server:
             self.copies[request.group] = request.copy
 
     def _emit(self):
+        handed_out = self.totals.get("generated", 0)
+        self._hand_out()
+        if self.totals.get("generated", 0) > handed_out:
+            self.add("steps")
+
+    def _hand_out(self):
         for request in list(self.running):
             if not request.scheduled or request.computed < request.tokens:
                 request.scheduled = False
@@ -181,6 +187,7 @@ class Server:
             return HistogramReading(name=name, edges=(), counts=(), count=t(count, 0), total=t(total, 0))
 
         whole = self.blocks - 1
+        iterated = t("prompt", 0) + t("generated", 0) - t("cached", 0)
         return VllmScrape(
             engines=(
                 VllmEngine(
@@ -199,6 +206,9 @@ class Server:
                         "request_generation_tokens": histogram("g", "ended", "generated_ended"),
                         "request_prefill_kv_computed_tokens": histogram("k", "ended", "computed_ended"),
                         "time_to_first_token_seconds": histogram("t", "started", "none"),
+                        "iteration_tokens_total": HistogramReading(
+                            name="i", edges=(), counts=(), count=t("steps", 0), total=iterated
+                        ),
                     },
                     cache_config={
                         "block_size": str(self.block),

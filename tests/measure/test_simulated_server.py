@@ -119,3 +119,10 @@ def test_intervals_hold_the_truth_while_a_preempted_request_is_computed_again(se
     for (stored, live), reading in zip(truths, meter.settle()[0], strict=True):
         assert reading.balance.used.low <= stored <= reading.balance.used.high
         assert reading.balance.live.low <= live <= reading.balance.live.high
+
+
+def test_a_request_that_takes_the_place_of_one_whose_client_left_may_be_computed_again():
+    """Asynchronous: every running request had emitted at every step, and one of them had only just been admitted."""
+    server = Server(is_asynchronous=True, budget=64)
+    readings = check(server, seed=2518, steps=150, aborts=0.05, sharing=0.3, pressure=0.6, every=1)
+    assert readings[-1].running == 0

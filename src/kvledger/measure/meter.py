@@ -176,7 +176,9 @@ class Meter:
             is_torn=is_torn,
             is_speculative=bool(engine.draft_tokens),
             is_skewed=scrape.is_multiprocess,
-            may_recompute=meter.pressure.ask(shape, None if is_torn else engine, held_blocks=held, seconds=seconds),
+            may_recompute=meter.pressure.ask(
+                shape, None if is_torn else engine, held_blocks=held, seconds=seconds, scheduling=meter.scheduling
+            ),
         )
         balance = balance_tokens(shape, instant, meter.tracker, scheduling=meter.scheduling, seconds=seconds)
         if meter.scheduling is Scheduling.UNKNOWN:

@@ -5,7 +5,9 @@ sample at which one of the longest requests would not fit. And not even there if
 was asked for than was free: blocks for all tokens that were written or were due.
 
 Who is computed again emits nothing. So if the same requests ran at two samples, and there were as many tokens as steps
-times requests between them, nobody was, whatever was possible before.
+times requests between them, nobody was, whatever was possible before. With asynchronous scheduling a sample shows the
+requests of the next step already: one that waited may have taken the place of one whose client left, and has emitted
+nothing yet. There the proof holds only when nobody waited.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import math
 from dataclasses import dataclass
 
 from kvledger.engines.vllm.metrics import VllmEngine
-from kvledger.measure.balance import Balance
+from kvledger.measure.balance import Balance, Scheduling
 from kvledger.measure.pool import PoolShape
 
 __all__ = ["RECOMPUTED_SECONDS", "PressureTracker"]
@@ -29,6 +31,7 @@ _LONGEST_SHARE = 4
 class _Mark:
     held_blocks: int
     running: int
+    waiting: int | None
     generated: int
     queries: int | None
     """Prompt tokens of admitted requests; None where they do not tell what was asked for."""
@@ -49,10 +52,18 @@ class PressureTracker:
     last: _Mark | None = None
     is_pressed: bool = False
 
-    def ask(self, shape: PoolShape, engine: VllmEngine | None, *, held_blocks: int, seconds: float) -> bool:
+    def ask(
+        self,
+        shape: PoolShape,
+        engine: VllmEngine | None,
+        *,
+        held_blocks: int,
+        seconds: float,
+        scheduling: Scheduling = Scheduling.UNKNOWN,
+    ) -> bool:
         """Tell whether a request may be computed again at this sample; ``engine`` is None where its counters lie."""
         mark = None if engine is None else _read(engine, held_blocks)
-        if mark is not None and self.last is not None and _all_emitted(self.last, mark):
+        if mark is not None and self.last is not None and _all_emitted(self.last, mark, scheduling):
             self.last, self.is_pressed, self.pressed_seconds = mark, False, -math.inf
             return False
         asked = None if mark is None or self.last is None else _most_asked(shape, self.last, mark)
@@ -68,7 +79,9 @@ class PressureTracker:
             self.pressed_seconds = seconds
 
 
-def _all_emitted(then: _Mark, now: _Mark) -> bool:
+def _all_emitted(then: _Mark, now: _Mark, scheduling: Scheduling) -> bool:
+    if scheduling is not Scheduling.IN_STEP and then.waiting != 0:
+        return False
     same = (then.running, then.started, then.ended) == (now.running, now.started, now.ended)
     if not same or then.steps is None or now.steps is None or now.ended is None:
         return False
@@ -95,6 +108,7 @@ def _read(engine: VllmEngine, held_blocks: int) -> _Mark | None:
     return _Mark(
         held_blocks=held_blocks,
         running=engine.running,
+        waiting=engine.waiting,
         generated=generated,
         queries=queries if caching and not engine.draft_tokens else None,  # proposed tokens take blocks, too
         due=max(0, queries - prompt),
