@@ -217,6 +217,17 @@ def test_a_log_is_checked_as_far_as_it_goes(tmp_path):
     assert (engine["tokens"]["value"], engine["load"]) == (135_168, None)
 
 
+def test_options_that_a_log_makes_no_use_of_are_named(tmp_path):
+    (tmp_path / "log").write_text("GPU KV cache size: 135,168 tokens\n", encoding="utf-8")
+    told = run(str(tmp_path / "log"), "--model", "qwen2.5-0.5b", "--kv-memory", "4GiB").stderr
+    assert "without `--model`, `--kv-memory`; `kvledger size MODEL --log FILE` checks its figures" in told
+    assert run(str(tmp_path / "log"), "--model", "qwen2.5-0.5b", "-q").stderr == ""
+    assert run(str(tmp_path / "log")).stderr == ""
+    refused = run(str(tmp_path / "log"), "--record", str(tmp_path / "r")).exception
+    assert isinstance(refused, UsageError)
+    assert "no samples to record" in str(refused)
+
+
 def test_another_engine_is_drawn_from_its_own_counts():
     labels = '{model_name="m",tp_rank="0"}'
     values = {"max_total_num_tokens": 1000, "page_size": 1, "kv_used_tokens": 100, "kv_evictable_tokens": 300}

@@ -193,3 +193,38 @@ def test_a_log_copied_from_a_page_is_the_same_log(change):
         plain.max_model_len.value,
     )
     assert found.find_smallest("tokens").value == 569_878
+
+
+def test_a_line_with_figures_of_a_local_build_between_is_read():
+    line = (
+        "INFO 02-01 06:36:05 llm_engine.py:921] Avg prompt throughput: 382.6 tokens/s, Avg generation throughput: "
+        "118.5 tokens/s, Max iteration time: 386.7 ms, Avg time/tok:149.4 ms, Running: 35 reqs, Swapped: 0 reqs, "
+        "Pending: 115 reqs, GPU KV cache usage: 99.0%, CPU KV cache usage: 0.0%\n"
+    )
+    load = only(line).load
+    assert (load.running, load.waiting) == (35, 115)
+    assert load.held_ratio == pytest.approx((0.9895, 0.9905))
+
+
+HELD = "[TP0] Decode batch. #running-req: 36, #token: {0}, token usage: {1}\n"
+
+
+def test_tokens_held_and_their_share_tell_the_size_of_the_pool():
+    """958,017 / 0.965 is 992,764; 959,430 / 0.965 is 994,228; 958,017 / 0.955 is 1,003,159."""
+    found = only(HELD.format(958017, 0.96) + HELD.format(959430, 0.96))
+    assert any("the pool holds 994,228 to 1,003,159 tokens" in note for note in found.notes)
+    assert found.tokens is None
+    told = only("max_total_num_tokens=1000000, chunked_prefill_size=8192\n" + HELD.format(958017, 0.96))
+    assert told.notes == ()
+    assert only(HELD.format(100, "0.50") + HELD.format(100, "0.10")).notes == ()
+    assert only(HELD.format(0, "0.00")).notes == ()
+    assert only(DECODE).notes == ()
+
+
+def test_a_queue_that_no_line_tells_is_not_an_empty_one():
+    found = only(HELD.format(958017, 0.36)).load
+    assert found.waiting is None
+    assert "whether requests wait is not told" in found.verdict.sentence
+    told = only(HELD.format(958017, 0.36).rstrip() + ", #queue-req: 0\n").load
+    assert told.waiting == 0
+    assert "nothing waits for memory" in told.verdict.sentence

@@ -12,7 +12,7 @@ import click
 from kvledger.cli.measure_options import read_pace, refuse_own_source, server_options, source_options
 from kvledger.cli.output import hint, print_result, refuse_overwrite, render_as, wants_color
 from kvledger.cli.paging import check_page, html_option, write_page
-from kvledger.errors import SourceError
+from kvledger.errors import SourceError, UsageError
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -74,7 +74,10 @@ def command(**options: Any) -> None:
     if session.feed.log is not None:
         from kvledger.report.measure_log import log_json, log_text
 
+        if options["record"] is not None:
+            raise UsageError("a log has no samples to record", hint="leave `--record` out: the log is the recording")
         checks, told = _read_log(session.feed.log)
+        _tell_unused(options, checks)
         text = _render(lambda: log_json(checks, told), lambda: log_text(checks, told), form=form, color=color)
         page = log_json(checks, told) if options["html"] is not None else None
         name = "standard input" if options["sources"][0] == "-" else Path(options["sources"][0]).name
@@ -92,6 +95,19 @@ def command(**options: Any) -> None:
     print_result(text, output=options["output"], force=options["force"])
     if page is not None:
         write_page(options["html"], page, name=name, force=options["force"])
+
+
+def _tell_unused(options: dict[str, Any], checks: Sequence[LogCheck]) -> None:
+    """Name the options that a log makes no use of, and what checks it against a model."""
+    from kvledger.engines.facts import Engine
+
+    flags = ("model", "kv_dtype", "bytes_per_token", "kv_memory", "max_model_len", "log")
+    unused = [f"`--{flag.replace('_', '-')}`" for flag in flags if options[flag] is not None]
+    if not unused or options["quiet"]:
+        return
+    is_vllm = any(check.engine is Engine.VLLM for check in checks)
+    better = "; `kvledger size MODEL --log FILE` checks its figures against the model" if is_vllm else ""
+    hint(f"a log is read as it was printed, without {', '.join(unused)}{better}")
 
 
 def read_log_object(content: bytes) -> dict[str, Any]:

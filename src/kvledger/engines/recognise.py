@@ -68,7 +68,7 @@ _METRIC_ENGINES = {
 _LOGS: dict[Engine, re.Pattern[str]] = {
     Engine.VLLM: re.compile(
         r"[A-Z]{2,8}(?: \+ host)? KV cache size: [\d,]+ tokens|Maximum concurrency for [\d,]+ tokens per request"
-        r"|# \w{2,8} blocks: \d+|Available KV cache memory: |Avg prompt throughput: .{0,80}Running: |LLM engine \(v"
+        r"|# \w{2,8} blocks: \d+|Available KV cache memory: |Avg prompt throughput: .{0,200}?Running: |LLM engine \(v"
         r"|vLLM (?:API|engine|instance)|num_gpu_blocks_override|attention block size to \d+|Padding mamba page size"
         r"|KV cache is needed|maximum number of tokens that can be stored in KV cache|padding layers, may waste"
         r"|Model loading took [\d.]+ Gi?B|Loading model weights took [\d.]+ GB|reserved for KV Cache is [\d.]+GiB"

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from kvledger.engines.facts import Engine, EngineLog, NoticeKind, PeriodicSample, StartupFacts
 from kvledger.engines.quantity import Quantity, add
 from kvledger.ledger import Accuracy
+from kvledger.measure.log_capacity import capacity_note
 from kvledger.measure.pool_verdict import in_settings_of
 from kvledger.measure.verdict import Signs, Verdict, judge
 from kvledger.units import counted
@@ -26,7 +27,8 @@ class LogLoad:
 
     lines: int
     running: int
-    waiting: int
+    waiting: int | None
+    """None where no line tells it."""
     held_ratio: tuple[float, float]
     """At the busiest line: what the engine prints, with its rounding."""
     used_ratio: tuple[float, float] | None
@@ -106,6 +108,8 @@ def _check(
     if forced:
         notes.append("the number of blocks was forced, so the printed memory is not the pool's size")
     mine = [s for s in samples if s.engine_index == index]
+    if tokens is None:
+        notes += capacity_note(mine)
     told = [s for s in mine if s.usage_ratio is not None]
     longest = (startup.max_model_len if startup else None) or find("longest_tokens")
     preemptions = _count_preemptions(mine)
@@ -227,7 +231,7 @@ def _load(engine: Engine, samples: Sequence[PeriodicSample], pool: _Size, preemp
     return LogLoad(
         lines=len(samples),
         running=running,
-        waiting=_count(busiest.waiting),
+        waiting=_count(busiest.waiting) if any(s.waiting is not None for s in samples) else None,
         held_ratio=held,
         used_ratio=used,
         mean_held_ratio=math.fsum(one.value for one in usage) / len(usage),
@@ -262,7 +266,7 @@ def _signs(
         peak_held_ratio=held[1],
         peak_used_ratio=used[0] if used is not None else held[0],
         peak_used_high_ratio=used[1] if used is not None else held[1],
-        peak_waiting=max(waiting),
+        peak_waiting=max(waiting) if any(s.waiting is not None for s in samples) else None,
         peak_running=max(_count(sample.running) for sample in samples),
         waiting_ratio=sum(w > 0 for w in waiting) / len(waiting),
         held_ratio_while_waiting=max(while_waiting, default=None),

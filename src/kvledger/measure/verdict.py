@@ -43,9 +43,9 @@ class Signs:
     """Most tokens stored at once (at least), of the whole pool."""
     peak_used_high_ratio: float
     """The same, at most."""
-    peak_waiting: int
+    peak_waiting: int | None
+    """None where no sample tells it, as the next."""
     peak_running: int | None
-    """None where no sample tells it."""
     waiting_ratio: float
     """Share of samples at which requests waited."""
     held_ratio_while_waiting: float | None
@@ -80,13 +80,13 @@ def judge(signs: Signs) -> Verdict:
     The three-minute check: tokens in use over capacity. Well under 50 %, block tables leave room; near 80 %, the load
     fills the memory. What waits while memory is free waits for something else. One sample is one instant, and says so.
     """
-    if signs.peak_running == 0 and signs.peak_waiting == 0 and signs.finished and signs.generated_tokens is not None:
+    if signs.peak_running == 0 and not signs.peak_waiting and signs.finished and signs.generated_tokens is not None:
         return Verdict(
             diagnosis=Diagnosis.IDLE,
             sentence=f"{signs.finished:,} requests ended, but none ran at the moment of a sample",
             advice="sample more often with --every, or longer with --for",
         )
-    if signs.peak_running == 0 and signs.peak_waiting == 0:
+    if signs.peak_running == 0 and not signs.peak_waiting:
         return Verdict(
             diagnosis=Diagnosis.IDLE,
             sentence="no request ran or waited: there is nothing to judge",
@@ -139,7 +139,8 @@ def _judge_memory(signs: Signs) -> Verdict:
     if signs.peak_used_high_ratio < WELL_UNDER_RATIO and not signs.peak_waiting:
         return Verdict(
             diagnosis=Diagnosis.ROOM,
-            sentence=f"well under 50 %: {used} of the pool holds tokens{at_peak}, and nothing waits for memory",
+            sentence=f"well under 50 %: {used} of the pool holds tokens{at_peak}, and "
+            + ("whether requests wait is not told" if signs.peak_waiting is None else "nothing waits for memory"),
             advice="the pool has room: more requests can run at once, or it can be smaller",
         )
     return Verdict(
@@ -167,6 +168,7 @@ def tell_missed(verdict: Verdict, *, answered: int, samples: int, error: str) ->
 
 
 def _write_waiting(signs: Signs) -> str:
-    count = f"{signs.peak_waiting:,} request{'s' * (signs.peak_waiting != 1)}"
+    most = signs.peak_waiting or 0
+    count = f"{most:,} request{'s' * (most != 1)}"
     several = signs.samples > 1
-    return f"{'up to ' * several}{count} {'waits' if signs.peak_waiting == 1 else 'wait'}"
+    return f"{'up to ' * several}{count} {'waits' if most == 1 else 'wait'}"

@@ -93,7 +93,7 @@ def _load(load: LogLoad) -> RenderableType:
     table = new_table("at the busiest of", f"{load.lines:,} lines", price=True)
     table.columns[2].header = ""
     table.add_row("running", f"{load.running:,}", "")
-    table.add_row("waiting", f"{load.waiting:,}", "")
+    table.add_row("waiting", "not told" if load.waiting is None else f"{load.waiting:,}", "")
     table.add_row("held", _range(load.held_ratio), "measured, rounded by the log")
     if load.used_ratio is not None:
         table.add_row("used", _range(load.used_ratio), "derived: held less at most a tail for each running request")

@@ -68,7 +68,8 @@ def _engine(source: SourceReport, engine: EngineSummary, *, several: bool) -> li
 
 
 def _load(engine: EngineSummary, shown: Reading) -> str:
-    load = f"{shown.running if shown.running is not None else '?'} running, {shown.waiting or 0} waiting"
+    running, waiting = ("?" if count is None else str(count) for count in (shown.running, shown.waiting))
+    load = f"{running} running, {waiting} waiting"
     if engine.samples > 1:
         load += f"; {engine.samples:,} samples over {engine.traffic.seconds:,.0f} s"
     if engine.restarts:

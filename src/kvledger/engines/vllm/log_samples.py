@@ -15,7 +15,10 @@ _NUMBER = r"\d{1,12}(?:\.\d{1,6})?"
 _INTERVAL = re.compile(
     rf"(?:(?P<engines>\d{{1,4}}) Engines Aggregated: )?"
     rf"Avg prompt throughput: (?P<prompt>{_NUMBER}) tokens/s, "
-    rf"Avg generation throughput: (?P<generation>{_NUMBER}) tokens/s, Running: (?P<running>\d{{1,9}}) reqs"
+    rf"Avg generation throughput: (?P<generation>{_NUMBER}) tokens/s, "
+    # A fork or a local build puts figures of its own between.
+    r"(?:(?!Running: )[^,%]{1,80}, ){0,4}"
+    r"Running: (?P<running>\d{1,9}) reqs"
     r"(?:, Swapped: (?P<swapped>\d{1,9}) reqs)?(?:, (?:Waiting|Pending): (?P<waiting>\d{1,9}) reqs)?"
     r"(?:, Deferred: (?P<deferred>\d{1,9}) reqs)?"
     r"(?:, (?!Preemptions: |Prefix |\w{1,12} KV cache usage)[^,%]{1,80}){0,4}"

@@ -140,6 +140,7 @@ class WindowForgets(Rule):
                     trade=Trade.TRADE_OFF,
                     proof="every layer then keeps all cells of the context, so any prefix of it can be continued",
                     worse=f"layers that keep {window:,} tokens now take as many cells as the others",
+                    gain="prompts that continue what is cached",
                 )
             )
         yield self.tell(

@@ -184,7 +184,7 @@ def _check_log(engine: SavedLogEngine, name: str) -> None:
         load = engine.load
         spans = (load.held_ratio, load.used_ratio or load.held_ratio)
         _check_shares([*(n for span in spans for n in span), load.mean_held_ratio], where)
-        _check_numbers((load.lines, load.running, load.waiting, load.reserved_ratio or 0), where)
+        _check_numbers((load.lines, load.running, load.waiting or 0, load.reserved_ratio or 0), where)
         if any(low > high + _TOLERANCE for low, high in spans):
             raise SourceError(f"{where} is damaged: the bounds of a share are {spans[0][0]:g} to {spans[0][1]:g}")
 

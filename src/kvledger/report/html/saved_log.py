@@ -24,7 +24,7 @@ class SavedLoad(Struct, frozen=True, kw_only=True):
 
     lines: int
     running: int
-    waiting: int
+    waiting: int | None
     held_ratio: tuple[float, float]
     used_ratio: tuple[float, float] | None
     mean_held_ratio: float

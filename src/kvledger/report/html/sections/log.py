@@ -106,7 +106,7 @@ def _load(identifier: str, load: SavedLoad, engine: SavedLogEngine | None) -> Ma
     )  # fmt: skip
 
 
-def _row(key: str, shown: str | Markup, raw: float, known: str, how: str) -> list[Cell]:
+def _row(key: str, shown: str | Markup, raw: float | None, known: str, how: str) -> list[Cell]:
     return [
         cell(both(f"log.row.{key}"), key),
         cell(shown, raw),
