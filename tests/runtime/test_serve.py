@@ -204,6 +204,21 @@ def test_a_stream_that_the_model_fails_ends_with_the_reason():
     assert done == "[DONE]"
 
 
+def test_an_engine_that_has_stopped_is_said_to_every_answer_and_at_every_endpoint(monkeypatch):
+    def stop(_engine):
+        raise RuntimeError("a fault")
+
+    with serving() as (address, _, _):
+        monkeypatch.setattr(Engine, "step", stop)
+        status, found = complete(address, prompt=[5, 6], max_tokens=6, n=3)
+        assert status == 500
+        assert found["error"]["message"] == "the engine has stopped: a fault"
+        for path in ("/health", "/metrics", "/ledger"):
+            answer = POOL.request("GET", f"{address}{path}")
+            assert answer.status == 503
+            assert "the engine has stopped" in json.loads(answer.data)["error"]["message"]
+
+
 def test_metrics_and_tables_agree_to_the_token_at_every_instant():
     from prometheus_client import CollectorRegistry, generate_latest
 

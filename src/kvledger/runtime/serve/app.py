@@ -51,7 +51,7 @@ def make_app(engine: Engine, driver: Driver, *, model_name: str, tallies: Tallie
             Route("/metrics", server.metrics),
             Route("/ledger", server.ledger),
         ],
-        exception_handlers={HTTPException: server.refuse},
+        exception_handlers={HTTPException: server.refuse, Error: server.fail},
     )
 
 
@@ -156,6 +156,13 @@ class _Server:
             hint="there are POST /v1/completions, and GET /v1/models, /health, /metrics and /ledger",
         )
         return JSONResponse({"error": _error(told)}, status_code=status, headers=getattr(error, "headers", None))
+
+    async def fail(self, _request: Request, error: Exception) -> Response:
+        """Answer when the engine has stopped."""
+        from starlette.responses import JSONResponse
+
+        assert isinstance(error, Error)
+        return JSONResponse({"error": _error(error)}, status_code=503)
 
     async def models(self, _request: Request) -> Response:
         """Answer ``/v1/models``."""

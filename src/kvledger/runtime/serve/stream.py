@@ -64,6 +64,8 @@ class Answers:
             self._generated += token.token_id is not None
             self._prompt_tokens = max(self._prompt_tokens, token.prompt_tokens)
             yield token
+            if self._result.done() and self._result.exception() is not None:
+                return  # the engine has stopped, and said so once for all answers
 
     def _deliver(self, token: Token) -> None:
         """Count a token, and pass it on (in the engine's thread)."""
