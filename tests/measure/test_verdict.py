@@ -120,3 +120,11 @@ def test_a_window_of_which_most_samples_failed_says_so_first():
     assert "connection refused" in gone.advice
     assert tell_missed(judge(signs()), answered=1, samples=41, error="x").sentence.startswith("only 1 of 41")
     assert tell_missed(idle, answered=40, samples=41, error="x") is idle
+
+
+def test_a_few_preemptions_in_a_short_window_are_told_and_are_no_circle():
+    """Three of them for four requests that ended in eight seconds say little; five for four are many."""
+    few = judge(signs(preemptions=3, finished=4, peak_held_ratio=0.98))
+    assert few.diagnosis is Diagnosis.FULL
+    assert few.sentence.endswith("and 3 preemptions took it from running requests")
+    assert judge(signs(preemptions=5, finished=4, peak_held_ratio=0.98)).diagnosis is Diagnosis.THRASHING

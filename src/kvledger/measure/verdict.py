@@ -13,6 +13,9 @@ WELL_UNDER_RATIO = 0.45
 NEAR_FULL_RATIO = 0.70
 """Where "well under 50 %" ends and "near 80 %" begins."""
 _THRASHING = 0.2
+"""Preemptions for each request that ended, beyond which a server works in circles."""
+_FEW_PREEMPTIONS = 4
+"""So many prove nothing, whatever ended: few requests end in a short window. They are told beside the verdict."""
 
 
 class Diagnosis(StrEnum):
@@ -98,7 +101,8 @@ def judge(signs: Signs) -> Verdict:
             sentence=f"{signs.peak_running} requests run, but no token came in {signs.seconds:.0f} s",
             advice="the scheduler stalls: a request may need more blocks than the pool has; look at the server's log",
         )
-    if signs.finished is not None and (signs.preemptions or 0) > _THRASHING * max(1, signs.finished):
+    most = max(_FEW_PREEMPTIONS, _THRASHING * (signs.finished or 0))
+    if signs.finished is not None and (signs.preemptions or 0) > most:
         return Verdict(
             diagnosis=Diagnosis.THRASHING,
             sentence=f"memory is full and works in circles: {signs.preemptions or 0:,} preemptions "
