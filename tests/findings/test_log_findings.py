@@ -136,6 +136,15 @@ def test_a_wide_block_matters_only_where_prefixes_are_cached():
     assert "KV032" not in find(log(start(), wide.replace("784", "128"), SIZE))
 
 
+def test_a_block_above_the_longest_request_finds_nothing_for_any_prompt():
+    """vllm-project/vllm#48401: blocks of 8,320 tokens above the longest request."""
+    wide = "Setting attention block size to {0} tokens to ensure that attention page size is >= mamba page size."
+    above = find(log(start(), wide.format(8320), SIZE, TOKENS, TIMES))["KV032"].sentence
+    assert "no prompt of this server, 8,192 tokens at most, can ever be found" in above
+    below = find(log(start(), wide.format(784), SIZE, TOKENS, TIMES))["KV032"].sentence
+    assert "a shorter prompt can never be found" in below
+
+
 def test_an_old_release_expands_latents_and_a_distilled_model_has_none():
     def serving(version, model):
         return find(log(start(version=version, model=model), "# GPU blocks: 835, # CPU blocks: 2048",

@@ -113,6 +113,23 @@ def test_a_longest_request_far_above_the_traffic_is_explained():
     assert "KV021" not in look(window, complete=long(4096))
 
 
+def test_wide_blocks_beside_a_counter_without_hits_are_told():
+    """vllm-project/vllm#51198: 1,131 prompt tokens looked up and none found, with blocks of 1,056."""
+
+    def idle(block=1056, asked=1131, found=0):
+        counters = f"vllm:prefix_cache_queries_total{{0}} {asked}\nvllm:prefix_cache_hits_total{{0}} {found}\n"
+        labels = '{engine="0",model_name="m"}'
+        text = scrape(held=0, running=0, waiting=0, tokens=0) + counters.format(labels)
+        return [read_vllm_metrics(text.replace('block_size="16"', f'block_size="{block}"'))]
+
+    told = look(idle())["KV032"]
+    assert "a block holds 1,056 tokens" in told.sentence
+    assert "0 of 1,131 prompt tokens were found" in told.sentence
+    assert "KV032" not in look(idle(found=500))
+    assert "KV032" not in look(idle(block=16))
+    assert "KV032" not in look(idle(asked=0))
+
+
 def test_a_gauge_near_nothing_beside_a_full_cache_is_explained():
     quiet = {"held": 0, "running": 0, "waiting": 0, "ended": 200, "tokens": 0}
     assert "KV033" in look(texts(quiet))

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from kvledger.engines.facts import NoticeKind
 from kvledger.engines.plan import ClaimKind, Plan
 from kvledger.engines.structure import PADDING_LAYERS, PAGE_PADDING, Moment, draw_up
-from kvledger.findings.evidence import LogCase, ReplayCase, SizeCase
+from kvledger.findings.evidence import LogCase, MeasureCase, ReplayCase, SizeCase
 from kvledger.findings.finding import Finding, Remedy, Trade, amount
 from kvledger.findings.rule import Rule
 from kvledger.findings.words import share
@@ -20,6 +20,7 @@ _FIXED_RATIO = 0.5
 _UNUSED_RATIO = 0.75
 _PADDED_RATIO = 0.02
 _WIDE_TOKENS = 256
+_FEW_HITS_RATIO = 0.01
 
 
 class FixedCostRules(Rule):
@@ -204,7 +205,7 @@ class WideBlock(Rule):
         Whether prompts share anything is not known here; `kvledger replay --prefix-caching on` counts hits.
 
     Sources:
-        vLLM v1/core/kv_cache_manager.py (full blocks only); vllm-project/vllm#54607.
+        vLLM v1/core/kv_cache_manager.py (full blocks only); vllm-project/vllm#54607, #48401, #53749.
     """
 
     code = "KV032"
@@ -241,20 +242,44 @@ class WideBlock(Rule):
             amount(size, formula="one block, all ranks"),
         )
 
+    def in_measure(self, case: MeasureCase) -> Iterator[Finding]:
+        """Look at a server whose counters say that next to nothing was found."""
+        shape, engine = case.shape, case.engine
+        if shape is None or engine is None or not shape.prefix_caching or shape.block_tokens < _WIDE_TOKENS:
+            return
+        looked_up, found = engine.query_tokens, engine.hit_tokens
+        if not looked_up or found is None or found >= _FEW_HITS_RATIO * looked_up:
+            return
+        yield self.tell(
+            case.subject,
+            f"a block holds {shape.block_tokens:,} tokens: {_who_never_hits(shape.block_tokens, None)}; "
+            f"{int(found):,} of {int(looked_up):,} prompt tokens were found since the server started",
+            amount(shape.block_tokens, formula="tokens of a block", unit="tokens", accuracy=Accuracy.MEASURED),
+        )
+
     def in_log(self, case: LogCase) -> Iterator[Finding]:
         """Look at the line with which vLLM widens the block."""
         startup = case.startup
         for notice in startup.notices if startup is not None else ():
             if notice.kind is NoticeKind.BLOCK_WIDENED and notice.count is not None and notice.count >= _WIDE_TOKENS:
                 off = startup is not None and startup.prefix_caching is not None and not startup.prefix_caching.value
+                longest = case.check.max_model_len
                 if not off:
                     yield self.tell(
                         case.subject,
-                        f"a block holds {notice.count:,} tokens: a shorter prompt can never be found in the prefix "
-                        "cache, and each group of layers takes at least one block for a request of any length",
+                        f"a block holds {notice.count:,} tokens: "
+                        + _who_never_hits(notice.count, None if longest is None else int(longest.high))
+                        + ", and each group of layers takes at least one block for a request of any length",
                         amount(notice.count, formula="tokens of a block", unit="tokens", accuracy=Accuracy.MEASURED),
                     )
                 return
+
+
+def _who_never_hits(block_tokens: int, longest: int | None) -> str:
+    """Say which prompts fill no block: every one, where the longest request is shorter."""
+    if longest is not None and longest < block_tokens:
+        return f"no prompt of this server, {longest:,} tokens at most, can ever be found in the prefix cache"
+    return "a shorter prompt can never be found in the prefix cache"
 
 
 _SWITCHES: Mapping[str, Mapping[str, str]] = {
