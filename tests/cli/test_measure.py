@@ -219,8 +219,8 @@ def test_a_log_is_checked_as_far_as_it_goes(tmp_path):
 
 def test_options_that_a_log_makes_no_use_of_are_named(tmp_path):
     (tmp_path / "log").write_text("GPU KV cache size: 135,168 tokens\n", encoding="utf-8")
-    told = run(str(tmp_path / "log"), "--model", "qwen2.5-0.5b", "--kv-memory", "4GiB").stderr
-    assert "without `--model`, `--kv-memory`; `kvledger size MODEL --log FILE` checks its figures" in told
+    told = run(str(tmp_path / "log"), "--model", "qwen2.5-0.5b", "--max-model-len", "4096").stderr
+    assert "without `--model`, `--max-model-len`; `kvledger size MODEL --log FILE` checks its figures" in told
     assert run(str(tmp_path / "log"), "--model", "qwen2.5-0.5b", "-q").stderr == ""
     assert run(str(tmp_path / "log")).stderr == ""
     refused = run(str(tmp_path / "log"), "--record", str(tmp_path / "r")).exception
