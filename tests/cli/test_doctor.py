@@ -48,7 +48,7 @@ def test_a_package_that_is_missing_or_too_old_is_a_problem(capsys, monkeypatch, 
     called = call(capsys, "doctor", "--no-compile")
     assert called.code == 1
     assert told in called.out
-    assert "pip install --upgrade kvledger" in called.out
+    assert "pip install . (in a clone" in called.out
     assert "1 problem found" in called.out
 
 

@@ -7,7 +7,8 @@ import pytest
 
 from kvledger.ledger import Account
 from kvledger.pool import parse_policy
-from kvledger.replay import Pool, Settings
+from kvledger.pool.policy import Kind, Policy
+from kvledger.replay import Pool, Settings, SharedPrefix, Workload
 from kvledger.replay import _layout as at
 from kvledger.replay import replay as run
 from kvledger.replay._places import take_snapshot
@@ -17,6 +18,7 @@ from kvledger.replay.simulate import assemble
 from kvledger.replay.snapshot import Moment, Order
 
 from .random_traffic import traffic
+from .test_groups import block_groups
 
 POOL = Pool(bytes_per_token=1024, capacity_tokens=6000, tensors_per_token=2, vmm_page_bytes=2**14)
 SETTINGS = Settings(max_model_len=1024, max_num_seqs=64, max_num_batched_tokens=512)
@@ -115,6 +117,54 @@ def test_blocks_that_answers_share_are_told_one_by_one_with_all_who_refer_to_the
         assert int(one.blocks.used_bytes.sum()) == one.ledger.used
         assert (one.blocks.used_bytes[~held] == 0).all()
         assert (one.blocks.cached_bytes == 0).all()
+
+
+def test_blocks_of_groups_hold_what_the_next_step_needs():
+    """One request of 1 + 40 tokens, a window of 5 beside a full table, blocks of 4 tokens, 2 bytes a token.
+
+    With c tokens stored, the next step needs all c of the full table and the last 4 of the window.
+    """
+    policy = Policy(name="paged", kind=Kind.PAGED, groups=block_groups([("window", 4, 5, 8), ("full", 4, 0, 8)], 8))
+    workload = Workload(arrival_seconds=np.zeros(1), prompt_tokens=np.array([1]), output_tokens=np.array([40]))
+    pool, settings = Pool(bytes_per_token=1, num_blocks=20), Settings(max_model_len=64)
+    machine = assemble(workload, policy, pool=pool, settings=settings)
+    for stored in range(1, 40):
+        machine.advance(1)
+        found = take_snapshot(machine, Moment.FULLEST)
+        assert found.ledger.used == 2 * (stored + min(stored, 4))
+        assert found.blocks.used_bytes.max() <= 8
+        assert found.ledger.held == 8 * (found.blocks.references > 0).sum() <= 8 * (-(-stored // 4) + 2)
+    outcome = run(workload, policy, pool=pool, settings=settings)
+    moments = take_snapshots(workload, policy, pool=pool, settings=settings, outcome=outcome)
+    assert moments
+    assert all(one.order is Order.BLOCKS and one.ledger.used == 2 * (one.step + min(one.step, 4)) for one in moments)
+
+
+@pytest.mark.parametrize("caching", [False, True])
+def test_the_map_of_groups_is_what_plain_python_finds_in_the_tables(caching):
+    groups = block_groups([("window", 4, 9, 8), ("full", 4, 0, 8)], 11)
+    policy = Policy(name="paged", kind=Kind.PAGED, groups=groups, prefix_caching=caching)
+    workload = replace(traffic(60), content=SharedPrefix(tokens=np.full(60, 24, np.int32))) if caching else traffic(60)
+    pool, settings = Pool(bytes_per_token=1, num_blocks=600), replace(SETTINGS, max_num_seqs=12)
+    outcome = run(workload, policy, pool=pool, settings=settings)
+    found = take_snapshots(workload, policy, pool=pool, settings=settings, outcome=outcome)
+    assert found
+    for one in found:
+        machine = assemble(workload, policy, pool=pool, settings=settings)
+        while machine.state.core.ints[at.I_STEPS] < one.step:
+            machine.advance(1)
+        tables, core = machine.tables.tables, machine.state.core
+        slots: dict[int, set[int]] = {}
+        for slot in core.lists[at.ORDER, : core.ints[at.I_RUNNING]]:
+            stored = int(core.slots[slot, at.S_COMPUTED])
+            for group, span in enumerate((9, 0)):
+                needed = range(max(0, stored - span + 1) if span else 0, stored)
+                for token in needed:
+                    slots.setdefault(int(tables.blocks[slot, group, token // 4]), set()).add(token % 4)
+        assert {b: 2 * len(s) for b, s in slots.items()} == {
+            int(b): int(n) for b, n in enumerate(one.blocks.used_bytes) if n
+        }
+        assert one.ledger.used == 2 * sum(map(len, slots.values()))
 
 
 def test_answers_that_are_requests_have_the_number_of_theirs_in_the_trace():

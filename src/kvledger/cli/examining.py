@@ -58,7 +58,7 @@ def _python() -> Check:
 def _packages(needed: list[Requirement], *, is_installed: bool) -> Check:
     if not is_installed:
         found = "kvledger runs from a folder: what it asks for is not known"
-        return Check(name="packages", state=State.NOTE, found=found, advice="pip install kvledger")
+        return Check(name="packages", state=State.NOTE, found=found, advice="pip install . (in that folder)")
     wrong = []
     for one in needed:
         there = find_version(one.name)
@@ -67,7 +67,7 @@ def _packages(needed: list[Requirement], *, is_installed: bool) -> Check:
         elif one.least and is_older(there, one.least):
             wrong.append(f"{one.name} is {there}, but at least {one.least} is needed")
     if wrong:
-        advice = "pip install --upgrade kvledger"
+        advice = "pip install . (in a clone of kvledger: it brings what is needed)"
         return Check(name="packages", state=State.PROBLEM, found="; ".join(wrong), advice=advice)
     return Check(name="packages", state=State.FINE, found=f"all {len(needed)} that are needed are there")
 

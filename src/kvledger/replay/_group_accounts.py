@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from kvledger.pool import prefix
-from kvledger.pool.compiled import inlined
+from kvledger.pool.compiled import compiled, inlined
 from kvledger.pool.group_tables import BLOCK, KIND, NONE, STATE, skipped_tokens
 from kvledger.pool.groups import BlockGroups
 from kvledger.replay._layout import *
@@ -122,6 +122,28 @@ def take_amounts(st, t, m):
         if t.groups[g, KIND] != STATE:
             whole += m.slot_bytes[g]
     return m.sums[M_READ] / whole if whole > 0 else 0.0
+
+
+@compiled
+def fill_blocks(st, t, m, used):
+    """Set ``used`` to the bytes of each block that a running request still needs for its next step.
+
+    Of a shared block, every slot counts that one of its users needs; a block that nobody reads has none.
+    """
+    for block in range(used.shape[0]):
+        used[block] = 0
+    for i in range(st.ints[I_RUNNING]):
+        slot = st.lists[ORDER, i]
+        computed = st.slots[slot, S_COMPUTED]
+        for g in range(t.groups.shape[0]):
+            size, skipped = t.groups[g, BLOCK], skipped_tokens(t, g, computed)
+            for index in range(t.firsts[slot, g], t.lengths[slot, g]):
+                block = t.blocks[slot, g, index]
+                if block == NONE:
+                    continue
+                filled = 1 if t.groups[g, KIND] == STATE else min(size, max(0, computed - index * size))
+                needed = filled - max(0, stale_slots(t, g, index, skipped))
+                used[block] = max(used[block], needed * m.slot_bytes[g])
 
 
 @inlined

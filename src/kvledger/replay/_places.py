@@ -12,10 +12,12 @@ from kvledger.ledger import Ledger
 from kvledger.pool import buddy, extents, segments
 from kvledger.replay import _layout as at
 from kvledger.replay._forks import K_SEQUENCES, Forked
+from kvledger.replay._group_accounts import fill_blocks
+from kvledger.replay._groups import Grouped
 from kvledger.replay.simulate import Machine
 from kvledger.replay.snapshot import Blocks, Moment, Order, Pieces, Snapshot
 
-__all__ = ["external_units", "held_units", "take_snapshot"]
+__all__ = ["external_units", "held_units", "take_snapshot", "used_bytes"]
 
 Column = NDArray[np.int64]
 
@@ -55,6 +57,16 @@ def held_units(machine: Machine) -> int:
     return int(ints[at.I_HELD]) if ints[at.I_MEMORY] > at.PROMISE else int(ints[at.I_CAPACITY] - ints[at.I_FREE])
 
 
+def used_bytes(machine: Machine) -> int:
+    """Return the bytes that running requests use.
+
+    Groups of layers keep none between two steps: there they are what every running request needs for its next step.
+    """
+    if isinstance(machine.tables, Grouped):
+        return int(_needed(machine, machine.tables).sum())
+    return int(machine.state.core.ints[at.I_USED]) * machine.size.token_bytes
+
+
 def external_units(machine: Machine) -> int:
     """Return the free units lost to non-contiguity for the size last asked; what the kernels keep may be of before."""
     ints, core = machine.state.core.ints, machine.state.core
@@ -72,7 +84,7 @@ def external_units(machine: Machine) -> int:
 def _pool(machine: Machine) -> Any:
     """Return the numbered blocks of a replay that has some."""
     tables: Any = machine.tables
-    return tables.tables.pool if isinstance(tables, Forked) else tables.pool
+    return tables.tables.pool if isinstance(tables, (Forked, Grouped)) else tables.pool
 
 
 def _running(machine: Machine) -> int:
@@ -98,11 +110,11 @@ def _ledger(machine: Machine, pieces: Pieces | None, blocks: Blocks | None) -> L
         assert blocks is not None
         used, reserved = int(blocks.used_bytes.sum()), 0
         held, cached = int((blocks.references > 0).sum()) * unit, int(blocks.cached_bytes.sum())
-    if used != int(machine.state.core.ints[at.I_USED]) * size.token_bytes or held != held_units(machine) * unit:
+    kept = used_bytes(machine)
+    if used != kept or held != held_units(machine) * unit:
         raise UnbalancedLedger(
             f"the map of the pool does not balance at step {machine.state.core.ints[at.I_STEPS]}: it has {used} bytes "
-            f"used and {held} held, the replay {int(machine.state.core.ints[at.I_USED]) * size.token_bytes} and "
-            f"{held_units(machine) * unit}"
+            f"used and {held} held, the replay {kept} and {held_units(machine) * unit}"
         )
     return Ledger(
         capacity=size.capacity_bytes,
@@ -183,15 +195,26 @@ def _blocks(machine: Machine) -> Blocks:
     size, pool = machine.size, _pool(machine)
     references = pool.references.astype(np.int64)
     idle = (references == 0) & (pool.keys != 0)
-    if isinstance(machine.tables, Forked):
-        filled = np.where(references > 0, machine.tables.tables.filled.astype(np.int64), 0)
+    if isinstance(machine.tables, Grouped):
+        used, whole = _needed(machine, machine.tables), size.unit_bytes
     else:
-        filled = _filled(machine)
-    return Blocks(
-        used_bytes=filled * size.token_bytes,
-        cached_bytes=np.where(idle, size.unit_tokens * size.token_bytes, 0),
-        references=references,
-    )
+        used, whole = _stored(machine, references) * size.token_bytes, size.unit_tokens * size.token_bytes
+    return Blocks(used_bytes=used, cached_bytes=np.where(idle, whole, 0), references=references)
+
+
+def _needed(machine: Machine, grouped: Grouped) -> Column:
+    """Return the bytes in each block of several groups that running requests still need."""
+    used = np.zeros(len(grouped.tables.pool.references), np.int64)
+    fill: Any = fill_blocks
+    fill(machine.state.core, grouped.tables, grouped.amounts, used)
+    return used
+
+
+def _stored(machine: Machine, references: Column) -> Column:
+    """Return the tokens in each block that running requests refer to."""
+    if isinstance(machine.tables, Forked):
+        return np.where(references > 0, machine.tables.tables.filled.astype(np.int64), 0)
+    return _filled(machine)
 
 
 def _filled(machine: Machine) -> Column:

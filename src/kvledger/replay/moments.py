@@ -37,9 +37,8 @@ def take_snapshots(
 ) -> list[Snapshot]:
     """Replay again up to the stretches of the timeline that are fullest, waste most and have most holes.
 
-    In each, up to 256 instants between two steps are looked at, evenly spaced, and the one with most is taken. Where
-    groups of layers share a pool, a replay does not know which bytes of a block are in use, and the pages of a radix
-    tree have no numbers: then there is no snapshot.
+    In each, up to 256 instants between two steps are looked at, evenly spaced, and the one with most is taken. The
+    pages of a radix tree have no numbers: then there is no snapshot.
 
     Args:
         workload: The requests of ``outcome``.
@@ -48,13 +47,11 @@ def take_snapshots(
         settings: Its scheduler.
         outcome: What the first replay found.
     """
-    from kvledger.replay import _layout as at
-
     stretches = _stretches(outcome)
     if policy.is_radix:
         return []
     machine = assemble(workload, policy, pool=pool, settings=settings)
-    if not stretches or machine.state.core.ints[at.I_MEMORY] == at.GROUPS:
+    if not stretches:
         return []
     longest = max(point.steps for point in outcome.timeline)
     for first, last in dict.fromkeys((one.first, one.last) for one in stretches):
@@ -128,17 +125,12 @@ def _look(machine: Machine, stretches: Sequence[_Stretch], last: int) -> None:
 
 def _held_and_used(machine: Machine) -> int:
     """Order instants by what is held, then by what is used."""
-    from kvledger.replay import _layout as at
-    from kvledger.replay._places import held_units
+    from kvledger.replay._places import held_units, used_bytes
 
-    ints = machine.state.core.ints
-    return held_units(machine) * 2**62 + int(ints[at.I_USED])
+    return held_units(machine) * 2**62 + used_bytes(machine)
 
 
 def _waste(machine: Machine) -> int:
-    from kvledger.replay import _layout as at
-    from kvledger.replay._places import external_units, held_units
+    from kvledger.replay._places import external_units, held_units, used_bytes
 
-    size, ints = machine.size, machine.state.core.ints
-    lost = (held_units(machine) + external_units(machine)) * size.unit_bytes
-    return lost - int(ints[at.I_USED]) * size.token_bytes
+    return (held_units(machine) + external_units(machine)) * machine.size.unit_bytes - used_bytes(machine)

@@ -176,7 +176,7 @@ def _read(given: Given) -> Trace:
     if version != str(SCHEMA_VERSION):
         raise TraceError(
             f"{given.source.name} is a kvledger trace of version `{version[:9]}`; this one reads {SCHEMA_VERSION}",
-            hint="pip install --upgrade kvledger",
+            hint="read it with the newer kvledger that wrote it",
         )
     try:
         header = msgspec.json.decode(given.head.metadata.get(b"kvledger.trace", b""), type=_Header)
