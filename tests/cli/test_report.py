@@ -127,6 +127,14 @@ def test_what_has_no_page_says_what_has(capsys, tmp_path):
     assert "`prove`" in called.err
 
 
+def test_lines_of_watch_are_told_to_be_recorded(capsys, tmp_path):
+    (tmp_path / "w.jsonl").write_text('{"schema": "kvledger/watch"}\n{"schema": "kvledger/watch"}\n')
+    called = call(capsys, "report", tmp_path / "w.jsonl", "-o", tmp_path / "x.html")
+    assert called.code == 2
+    assert "holds the readings of `watch`" in called.err
+    assert "--record FILE" in called.err
+
+
 def test_a_sweep_gives_the_same_page_at_once_and_from_its_file(capsys, tmp_path, monkeypatch):
     monkeypatch.setattr(
         "kvledger.cli.sweeping.run_in_processes",

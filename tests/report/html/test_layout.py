@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from kvledger.errors import SourceError
 from kvledger.report.html.layout import thin_layouts
+from kvledger.report.html.page import render_page
 from kvledger.report.html.reading import run_of
 from kvledger.report.html.saved import SavedBlocks, SavedLayout
 from kvledger.report.html.sections.pool import find_holes
@@ -67,3 +68,15 @@ def test_a_map_that_does_not_balance_is_refused(change):
     result["policies"][0]["layouts"] = [layout() | change]
     with pytest.raises(SourceError, match=r"books do not balance|is damaged"):
         run_of(result, name="x")
+
+
+def test_a_map_of_blocks_says_that_a_piece_is_a_block():
+    result = replay()
+    blocks = {"blocks_per_cell": 1, "blocks": 2, "shared_blocks": [0, 0]}
+    blocks |= {"held_bytes": [2**29, 0], "used_bytes": [2**29, 0], "cached_bytes": [0, 0]}
+    accounts = dict.fromkeys(layout()["accounts_bytes"], 0) | {"used": 2**29, "free": 2**29}
+    one = layout() | {"order": "blocks", "pieces": None, "blocks": blocks, "accounts_bytes": accounts}
+    result["policies"][1]["layouts"] = [one]
+    page = render_page([run_of(result, name="x")])
+    assert "Each block is one piece" in page
+    assert "Each request is one piece" not in page

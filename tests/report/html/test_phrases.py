@@ -13,7 +13,7 @@ SELDOM = {  # only for results that are unlike those of the tests
     "traffic.cached_prompt_tokens", "traffic.evicted_tokens", "traffic.reserved_used_ratio",
     "pool.moment.most-holes", "meaning.cached", "meaning.unattributed", "ways.partly", "ways.fault", "ways.alone",
     "sweep.cut", "sweep.demands", "sweep.nothing", "sweep.best.first_token_p99_seconds", "log.untold",
-    "sweep.best.output_tokens_per_second",
+    "sweep.best.output_tokens_per_second", "pool.note.blocks",
 }  # fmt: skip
 
 

@@ -58,10 +58,24 @@ def read_run(content: bytes, *, name: str) -> Run:
     try:
         value = msgspec.json.decode(content)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        _refuse_lines(content, name)
         raise SourceError(f"`{name}` is not JSON: {error}", hint=_HINT) from None
     if not isinstance(value, dict):
         raise SourceError(f"`{name}` is not the result of a command, which is a JSON object", hint=_HINT)
     return run_of(value, name=name)
+
+
+def _refuse_lines(content: bytes, name: str) -> None:
+    """Raise for the lines that `watch --json` prints, which are no result."""
+    try:
+        value = msgspec.json.decode(content.partition(b"\n")[0])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return
+    if isinstance(value, dict) and value.get("schema") in ("kvledger/watch", "kvledger/watch-pool"):
+        raise SourceError(
+            f"`{name}` holds the readings of `watch`, one a line, of which there is no page",
+            hint="record them with `kvledger watch URL --record FILE`, and give that file",
+        )
 
 
 def run_of(value: Mapping[str, Any], *, name: str) -> Run:

@@ -1,4 +1,4 @@
-/*! sources 73de8fb981a782ece247f0eaeeca0bef103722ccd882d1e40498fc204373ec4b */
+/*! sources 014614309987abdabba3c7f752890b6eaf25dfc3296f55f170eacb799c13cc66 */
 /*! uPlot
 The MIT License (MIT)
 

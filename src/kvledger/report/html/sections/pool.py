@@ -60,7 +60,7 @@ def pool_section(books: Sequence[Book], names: Sequence[str]) -> Markup:
     return section(
         "pool",
         both("pool.title"),
-        both("pool.note"),
+        both("pool.note.blocks" if all(one.blocks for book in drawn for one in book.layouts) else "pool.note"),
         element("div", id="map", hidden=True),
         join(title, table("pool-table", both("pool.table"), columns, rows)),
     )
