@@ -65,6 +65,11 @@ def test_latents_are_copied_to_every_rank(engine, setting):
     assert found.returned > found.size.low * 0.9
 
 
+def test_a_latent_that_one_rank_holds_alone_is_no_copy():
+    assert "KV043" not in find("deepseek-v3", engine="vllm", tp=1)
+    assert "KV043" not in find("llama-3-8b", engine="vllm", tp=8)
+
+
 def test_one_rank_has_no_copies():
     assert find("deepseek-v3") == {}
 
