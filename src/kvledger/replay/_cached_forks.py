@@ -14,6 +14,7 @@ from kvledger.pool.compiled import called, inlined
 from kvledger.pool.content import chain_key
 from kvledger.pool.forks import BEAM, FILLED, FORKED, HOSTED, WIDTH, own_tokens
 from kvledger.replay._layout import *
+from kvledger.replay._shared import H_AGAIN, H_HITS, H_QUERIES
 
 
 @inlined
@@ -61,7 +62,7 @@ def use(t, block):
 
 @called
 def refer_hits(st, fk, slot, hits):
-    """Let a group refer to the blocks that were noted; after its prompt it is forked."""
+    """Let a group refer to the blocks that were noted, and count what they save; after its prompt it is forked."""
     t, row = fk.tables, st.slots[slot]
     block, prompt, width = st.ints[I_BLOCK], row[S_PROMPT], t.groups[slot, WIDTH]
     forked = hits * block > prompt
@@ -72,6 +73,13 @@ def refer_hits(st, fk, slot, hits):
                 t.rows[slot, j, index] = t.rows[slot, 0, index]
             use(t, t.rows[slot, j, index])
     t.groups[slot, FORKED] = 1 if forked else 0
+    tokens = hits * block
+    row[S_COMPUTED] = tokens if not forked else prompt + width * (tokens - prompt)
+    if st.ints[I_STACKED] > 0:
+        fk.hits[H_AGAIN] += row[S_COMPUTED]
+    else:
+        fk.hits[H_HITS] += row[S_COMPUTED]
+        fk.hits[H_QUERIES] += prompt
 
 
 @called

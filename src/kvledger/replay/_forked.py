@@ -46,9 +46,9 @@ def new_forked(workload: Workload, policy: Policy, size: PoolSize, settings: Set
             longest_blocks=longest,
         ),
         beams=np.ascontiguousarray(beams, np.bool_),
-        counts=np.array([0] * 7 + [int(policy.swaps), seed, int(policy.prefix_caching)], np.int64),
+        counts=np.array([0] * 7 + [int(policy.swaps), seed], np.int64),
         content=_content(workload, size.unit_tokens) if policy.prefix_caching else _nothing_known(),
-        hits=np.zeros(3, np.int64),
+        hits=np.zeros(3 if policy.prefix_caching else (0, 0), np.int64),
         sums=np.zeros(2, np.float64),
         rates=np.array([turnover, settings.clock.d * size.unit_tokens], np.float64),
     )

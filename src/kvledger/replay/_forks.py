@@ -16,17 +16,15 @@ from kvledger.pool import forks, prefix
 from kvledger.pool.compiled import called, compiled, inlined
 from kvledger.pool.content import Content
 from kvledger.pool.forks import BEAM, FORKED, HOSTED, WIDTH, ForkTables, line_length
-from kvledger.replay._cached_forks import find_hits, identify, refer_hits, swap_in
+from kvledger.replay._fork_cache import find_hits, identify, refer_hits, swap_in
 from kvledger.replay._layout import *
 from kvledger.replay._queue import head_slot, leave, note_scheduled, open_step, put_in_front, seat
 from kvledger.replay._record import FIRST_TOKEN, begin_bucket, close_step, note_latency, step_seconds
 from kvledger.replay._restart import begin_restart, is_restart_due
-from kvledger.replay._shared import H_AGAIN, H_HITS, H_QUERIES
 
 # Numbers of `Forked.counts`: sequences that run; blocks moved in this step, to the host and back in all; victims that
-# were moved, those the host had no room for, and the most blocks it held; whether victims are moved; the seed; and
-# whether a prefix cache finds blocks again.
-K_SEQUENCES, K_MOVED, K_OUT, K_IN, K_SWAPPED, K_NO_ROOM, K_PEAK_HOST, K_SWAPS, K_SEED, K_CACHES = range(10)
+# were moved, those the host had no room for, and the most blocks it held; whether victims are moved; and the seed.
+K_SEQUENCES, K_MOVED, K_OUT, K_IN, K_SWAPPED, K_NO_ROOM, K_PEAK_HOST, K_SWAPS, K_SEED = range(9)
 
 # Numbers of `Forked.sums`: seconds times blocks that sequences would hold alone, and that they hold.
 K_ALONE, K_TOGETHER = range(2)
@@ -40,9 +38,9 @@ class Forked(NamedTuple):
 
     tables: ForkTables
     beams: Array  # (requests or 0,) bool: whose samples are candidates of a search
-    counts: Array  # (10,) int64
+    counts: Array  # (9,) int64
     content: Content  # what is known of the requests, where a prefix cache looks for it
-    hits: Array  # (3,) int64: what it found, by the numbers of `_shared`
+    hits: Array  # (3,) int64: what it found, by the numbers of `_shared`; (0, 0) without one
     sums: Array  # (2,) float64
     rates: Array  # (2,) float64
 
@@ -101,8 +99,7 @@ def make_place(st, fk, slot, n):
     while not forks.extend(fk.tables, slot, row[S_PROMPT], row[S_COMPUTED], n, st.ints[I_BLOCK]):
         if preempt(st, fk) == slot:
             return False
-    if fk.counts[K_CACHES] == 1:
-        identify(st, fk, slot, row[S_COMPUTED], n)
+    identify(st, fk, slot, row[S_COMPUTED], n)
     return True
 
 
@@ -135,25 +132,14 @@ def schedule(st, fk):
 def enter(st, fk, slot, hits, n):
     """Let an admitted group take what it has on the host and in the cache, and the blocks of its first chunk."""
     ints, t, row = st.ints, fk.tables, st.slots[slot]
-    hosted = t.groups[slot, HOSTED]
-    if hosted > 0:
-        if fk.counts[K_CACHES] == 1:
-            hosted = swap_in(st, fk, slot)
-        else:
-            forks.swap_in(t, slot, row[S_PROMPT], row[S_COMPUTED], ints[I_BLOCK])
-        fk.counts[K_MOVED] += hosted
-        fk.counts[K_IN] += hosted
-    elif fk.counts[K_CACHES] == 1:
+    if t.groups[slot, HOSTED] > 0:
+        moved = swap_in(st, fk, slot)
+        fk.counts[K_MOVED] += moved
+        fk.counts[K_IN] += moved
+    else:
         refer_hits(st, fk, slot, hits)
-        row[S_COMPUTED] = line_of(fk, row[S_PROMPT], hits * ints[I_BLOCK], slot)
-        if ints[I_STACKED] > 0:
-            fk.hits[H_AGAIN] += row[S_COMPUTED]
-        else:
-            fk.hits[H_HITS] += row[S_COMPUTED]
-            fk.hits[H_QUERIES] += row[S_PROMPT]
     forks.extend(t, slot, row[S_PROMPT], row[S_COMPUTED], n, ints[I_BLOCK])
-    if fk.counts[K_CACHES] == 1:
-        identify(st, fk, slot, row[S_COMPUTED], n)
+    identify(st, fk, slot, row[S_COMPUTED], n)
 
 
 @inlined
@@ -171,7 +157,7 @@ def admit_one(st, fk, slot, budget):
     if fk.counts[K_SEQUENCES] + t.groups[slot, WIDTH] > ints[I_MAX_SEQS]:
         return 0
     hits, idle = 0, 0
-    if fk.counts[K_CACHES] == 1 and hosted == 0:
+    if hosted == 0:
         hits, idle = find_hits(st, fk, slot)
         computed = line_of(fk, prompt, hits * ints[I_BLOCK], slot)
     rest = known_tokens(st, fk, slot) - computed
