@@ -1,6 +1,7 @@
 import { Charts } from "./charts";
 import { load, type Data } from "./data";
 import { button } from "./dom";
+import { addFigureButtons } from "./figures";
 import { PoolMap } from "./map";
 import { learn, say } from "./phrases";
 import { current, listen, start, update, type View } from "./state";
@@ -94,6 +95,7 @@ addTools();
 keepSections();
 printLight();
 addCopyButtons();
+addFigureButtons();
 if (document.getElementById("charts")) new Charts(data);
 if (document.getElementById("map")) new PoolMap(data);
 performance.mark("kvledger-ready");

@@ -143,6 +143,21 @@ test("charts and maps save as SVG that stands alone", { skip }, async () => {
   }
 });
 
+test("a picture of a sweep saves as SVG that stands alone, in one language", { skip }, async () => {
+  const { page, faults } = await browser.page(file("sweep"));
+  const [download] = await Promise.all([page.waitForEvent("download"), page.locator("figure .chartbar button").first().click()]);
+  const text = readFileSync(await download.path(), "utf-8");
+  const [name, fills, words] = await page.evaluate((source) => {
+    const root = new DOMParser().parseFromString(source, "image/svg+xml").documentElement;
+    return [root.localName, [...root.querySelectorAll("circle")].every((one) => one.getAttribute("fill")), root.textContent];
+  }, text);
+  assert.equal(name, "svg");
+  assert.ok(fills);
+  assert.match(words, /queue, p99/);
+  assert.doesNotMatch(words, /排队/);
+  assert.deepEqual(faults, []);
+});
+
 test("printing from a dark screen is light", { skip }, async () => {
   const { page } = await browser.page(file("replay"), { colorScheme: "dark" });
   await page.emulateMedia({ media: "print" });

@@ -15,8 +15,8 @@ from kvledger.report.html.words import both, code
 
 __all__ = ["scatter", "setting_table"]
 
-_WIDTH, _HEIGHT = 960, 340
-_LEFT, _RIGHT, _TOP, _BOTTOM = 74, 24, 14, 58
+_WIDTH, _HEIGHT = 960, 364
+_LEFT, _RIGHT, _TOP, _BOTTOM = 74, 24, 40, 58
 _MOST_DOTS = 2_000
 _MOST_MARKS = 200
 
@@ -73,7 +73,7 @@ def _axes(across: Scale, up: Scale) -> list[Markup]:
         drawn.append(element("path", d=f"M{left} {place:.1f}H{_WIDTH - _RIGHT}", class_="grid"))
     for key, place_x, place_y, anchor in (
         ("sweep.wasted", _WIDTH - _RIGHT, _HEIGHT - 6, "end"),
-        ("sweep.queue", left + 8, _TOP + 4, "start"),
+        ("sweep.queue", 0, 20, "start"),
     ):
         drawn.append(element("text", _both_svg(key), x=place_x, y=place_y, text_anchor=anchor, class_="name"))
     return drawn
