@@ -66,7 +66,7 @@ def test_a_sweep_shows_what_nothing_beats_and_what_each_setting_does():
         "block size 0",
     ):
         assert part in text or part == "Least waste"
-    assert "1 rows that reject or cut short more requests than others are left out" in text
+    assert "because they reject or cut short more requests than others: 1." in text
 
 
 def test_a_dot_lies_where_its_row_belongs():
@@ -81,7 +81,7 @@ def test_a_sweep_of_many_rows_lists_the_first_and_says_so():
     many = sweep(rates=tuple(range(1, 201)))
     page = page_of(many)
     assert "The first 400 rows are listed; 800 more are in the result itself." in page
-    assert "188 more demands are in the table of all rows only" in page
+    assert "which are in the table of all rows only: 188." in page
     assert len(data_of(page)["runs"][0]["result"]["rows"]) == 400
     assert len(page.encode()) < 3_000_000
 
