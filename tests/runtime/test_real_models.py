@@ -77,10 +77,11 @@ def test_prompts_in_chunks(name):
 @pytest.mark.parametrize("preemption", Preemption)
 def test_requests_that_give_way(name, preemption):
     longest = max(len(prompt) for prompt in expected_of(name)[0]) + TOKENS + 1
-    engine = Engine(load(name).model, "64MiB", options=Options(max_model_len=longest))
+    options = Options(max_model_len=longest, max_num_batched_tokens=64)
+    engine = Engine(load(name).model, "64MiB", options=options)
     groups = engine.layout.groups
     engine.close()
-    blocks = sum(-(-longest // group.block_tokens) + 1 for group in groups.groups)
+    blocks = smallest_pool(groups, options, longest) + 1
     tally = assert_same_tokens(
         name,
         memory=blocks * groups.block_bytes,
