@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvledger.errors import UsageError
+from kvledger.errors import TraceError, UsageError
 from kvledger.ledger import Account
 from kvledger.pool import Eviction, Kind, Policy, PrefixIndex, parse_policy
-from kvledger.replay import Pool, Settings, SharedPrefix, Workload, replay
+from kvledger.replay import HashIds, HashKind, Pool, Settings, SharedPrefix, Workload, replay
 
 from .plain_radix import PlainRadix
 from .plain_replay import Stalled
@@ -146,3 +146,14 @@ def test_a_tree_that_does_not_cache_and_a_clairvoyant_tree_are_refused():
     with pytest.raises(UsageError, match="no clairvoyant choice"):
         replay(together((0, 9, 5), shared=0), policy, pool=Pool(bytes_per_token=1, capacity_tokens=99),
                settings=Settings(max_model_len=50))  # fmt: skip
+
+
+def test_chain_ids_that_come_twice_in_a_request_are_refused():
+    traffic = Workload(
+        arrival_seconds=np.zeros(2), prompt_tokens=np.array([8, 12], np.int32), output_tokens=np.ones(2, np.int32),
+        content=HashIds(offsets=np.array([0, 2, 5]), ids=np.array([1, 2, 1, 3, 1]), block_tokens=4,
+                        kind=HashKind.CHAIN),
+    )  # fmt: skip
+    with pytest.raises(TraceError, match="request 2 has the same chain id twice"):
+        replay(traffic, parse_policy("paged:radix"), pool=Pool(bytes_per_token=1, num_blocks=99, block_size=1),
+               settings=Settings(max_model_len=100))  # fmt: skip

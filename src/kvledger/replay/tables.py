@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias, Union
 
 import numpy as np
 
-from kvledger.errors import CapacityError, UsageError
+from kvledger.errors import CapacityError, TraceError, UsageError
 from kvledger.pool.groups import BlockGroups
 from kvledger.pool.policy import Eviction, Kind, Policy
 from kvledger.replay.future import find_future
 from kvledger.replay.identity import find_known_content
 from kvledger.replay.outcome import PrefixHits
 from kvledger.replay.settings import Pool, PoolSize, Settings
-from kvledger.replay.workload import Workload
+from kvledger.replay.workload import HashIds, HashKind, Workload
 
 if TYPE_CHECKING:
     from kvledger.replay._forks import Forked
@@ -154,6 +154,7 @@ def _root(workload: Workload, policy: Policy, size: PoolSize, settings: Settings
     from kvledger.replay._radix import new_rooted
 
     _check_trackable("a radix tree", size)
+    _check_chains(workload.siblings.workload if workload.siblings else workload)
     known = find_known_content(workload, block_size=size.unit_tokens)
     how = np.array([known.how, known.grain_tokens], np.int64)
     return new_rooted(
@@ -163,6 +164,22 @@ def _root(workload: Workload, policy: Policy, size: PoolSize, settings: Settings
         max_seqs=settings.max_num_seqs,
         by_birth=policy.eviction is Eviction.FIFO,
     )
+
+
+def _check_chains(workload: Workload) -> None:
+    """Refuse chain ids that come twice in one request: what stands for all before it can stand at one place only."""
+    content = workload.content
+    if not isinstance(content, HashIds) or content.kind is not HashKind.CHAIN:
+        return
+    owner = np.repeat(np.arange(len(workload)), np.diff(content.offsets))
+    order = np.lexsort((content.ids, owner))
+    again = (np.diff(owner[order]) == 0) & (np.diff(content.ids[order]) == 0)
+    if bool(again.any()):
+        request = int(owner[order][1:][again][0])
+        raise TraceError(
+            f"request {request + 1} has the same chain id twice, so its ids do not name all content before them",
+            hint="replay it with the index of blocks, `paged:blocks`, or give ids of content",
+        )
 
 
 def _pool_apart(policy: Policy, pool: Pool, settings: Settings) -> Pooled | None:
