@@ -89,7 +89,7 @@ def test_commands_that_need_no_shell_print_the_same_without_one(folder_of_a_user
 def lines_of(block):
     """Return the command lines of a block."""
     if block.language in ("sh", "bash"):
-        return block.body.splitlines()
+        return block.body.replace("\\\n", " ").splitlines()
     return [command.line for command in commands_of(block)] if block.language == "console" else []
 
 
