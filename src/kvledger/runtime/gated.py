@@ -21,11 +21,18 @@ _TOLERANCE = 1e-4
 
 
 def find_gated(model: Any, linears: set[Any]) -> list[Any]:
-    """Return the layers that can go this way, whose parts are all among ``linears``."""
+    """Return the layers that can go this way, whose parts are all among ``linears``; one of each kind is tried."""
     import torch
 
+    found, alike = [], dict[Any, bool]()
     with torch.inference_mode():
-        return [layer for layer in model.modules() if _is_gated(layer, linears) and _answers_alike(layer)]
+        for layer in filter(lambda layer: _is_gated(layer, linears), model.modules()):
+            kind = type(layer), type(layer.act_fn), layer.gate_proj.weight.shape
+            if kind not in alike:
+                alike[kind] = _answers_alike(layer)
+            if alike[kind]:
+                found.append(layer)
+    return found
 
 
 def make_forward(layer: Any, take: Callable[[Any], torch.Tensor]) -> Callable[[torch.Tensor], torch.Tensor]:
