@@ -54,6 +54,7 @@ def test_every_schema_is_one(name):
         ("replay", CHAT, *SMALL, "--policy", "max,paged", "--prefix-caching", "on", "--mitigations", "max"),
         ("replay", CHAT, *SMALL, "--policy", "paged", "--try", "block-size=32"),
         ("replay", "synthetic:chat,requests=3,rate=1", *SMALL, "--policy", "grow"),
+        ("replay", "synthetic:fixed,requests=3,prompt=9999", *SMALL, "--policy", "max,paged"),
         ("replay", CHAT, *SMALL, "--policy", "pow2", "--layout"),
         ("replay", CHAT, *SMALL, "--policy", "paged", "--layout", "--prefix-caching", "on"),
         ("replay", CHAT, *SMALL, "--policy", "paged", "--samples", "3", "--preemption", "swap"),

@@ -256,6 +256,22 @@ def test_traffic_that_can_never_run_says_so_instead_of_praising_the_memory(capsy
     assert "None of these 2 requests can be served in this pool" in called.out
 
 
+def test_a_policy_under_which_nothing_ran_has_no_shares_to_show(capsys, tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "120")
+    path = tmp_path / "t.csv"
+    path.write_text("arrival_seconds,prompt_tokens,output_tokens\n0,400,10\n1,400,3\n")
+    called = call(
+        capsys, "replay", path, "--bytes-per-token", 100, "--capacity-tokens", 512, "--max-model-len", 1024,
+        "--policy", "max,paged", "--block-size", 16, "--try", "max-model-len=100", "--findings", "off",
+    )  # fmt: skip
+    assert called.code == 0
+    rows = [line.split() for line in called.out.splitlines()]
+    of_max = [row[1:] for row in rows if row[:1] == ["max"]]
+    assert ["-"] * 6 + ["50.00", "KiB"] in of_max
+    assert all(["-"] * cells in of_max for cells in (4, 5, 7))
+    assert ["max-model-len=100", "-", "-", "-", "2", "0", "-", "-"] in rows
+
+
 COST, SIZE = ("--bytes-per-token", 100), ("--capacity-tokens", 1000)
 BAD_OPTIONS = {
     "no memory": ([*COST, "--memory", "0"], "no memory to manage"),

@@ -166,8 +166,8 @@ def _running(outcome: Outcome) -> float:
 
 
 def _when(outcomes: Sequence[Outcome]) -> str:
-    waited = [o.held_up for o in outcomes]
-    if all(waited):
+    waited = [o.held_up for o in outcomes if o.busy_seconds]
+    if waited and all(waited):
         return "mean share of the pool while a request waits"
     if not any(waited):
         rarely = "hardly any" if any(o.saturated_seconds for o in outcomes) else "none"
@@ -176,16 +176,22 @@ def _when(outcomes: Sequence[Outcome]) -> str:
 
 
 def _name(outcome: Outcome, outcomes: Sequence[Outcome]) -> str:
-    mixed = any(o.held_up for o in outcomes) and not outcome.held_up
+    mixed = any(o.held_up for o in outcomes) and not outcome.held_up and outcome.busy_seconds
     return outcome.policy + ("*" if mixed else "")
+
+
+def _if_run(outcome: Outcome, text: str) -> str:
+    """Say nothing of a mean over no time: a policy that rejected every request has none."""
+    return text if outcome.busy_seconds else "-"
 
 
 def _balance(outcomes: Sequence[Outcome]) -> Table:
     shown = _shown(outcomes)
     table = new_table("policy", *map(account_chip, shown), "running", "pool")
     for o in outcomes:
-        ratios = (percent(o.headline_ratio[account]) for account in shown)
-        table.add_row(_name(o, outcomes), *ratios, f"{_running(o):.1f}", format_bytes(o.capacity_bytes))
+        ratios = (_if_run(o, percent(o.headline_ratio[account])) for account in shown)
+        running = _if_run(o, f"{_running(o):.1f}")
+        table.add_row(_name(o, outcomes), *ratios, running, format_bytes(o.capacity_bytes))
     return table
 
 
@@ -273,9 +279,16 @@ def _paper(outcomes: Sequence[Outcome]) -> Table:
         view = o.paper_ratio
         table.add_row(
             _name(o, outcomes),
-            *(percent(v) for v in (view.token_states, view.reservation, view.internal_fragmentation)),
-            percent(view.external_and_others),
-            *((percent(view.kept_for_reuse),) if kept else ()),
+            *(
+                _if_run(o, percent(share))
+                for share in (
+                    view.token_states,
+                    view.reservation,
+                    view.internal_fragmentation,
+                    view.external_and_others,
+                )
+            ),
+            *((_if_run(o, percent(view.kept_for_reuse)),) if kept else ()),
         )
     return table
 
@@ -286,9 +299,8 @@ def _factors(outcomes: Sequence[Outcome]) -> Table:
         f = o.factors
         table.add_row(
             _name(o, outcomes),
-            *(f"{v:.3f}" for v in (f.length_ratio, f.block_efficiency, f.usable_share)),
-            percent(f.product),
-            percent(o.utilisation),
+            *(_if_run(o, f"{v:.3f}") for v in (f.length_ratio, f.block_efficiency, f.usable_share)),
+            *(_if_run(o, percent(share)) for share in (f.product, o.utilisation)),
         )
     return table
 
@@ -298,7 +310,7 @@ def _uptime(outcomes: Sequence[Outcome]) -> Table:
     table = new_table("policy", *columns, "each part")
     for o in outcomes:
         cells = ["-" if w is None else f"{100 * w[0]:.0f}/{100 * w[1]:.1f}" for w in _windows(o)]
-        table.add_row(o.policy, *cells, _span(o.makespan_seconds / _WINDOWS))
+        table.add_row(o.policy, *cells, _if_run(o, _span(o.makespan_seconds / _WINDOWS)))
     return table
 
 
@@ -319,7 +331,9 @@ def _windows(outcome: Outcome) -> Iterable[tuple[float, float] | None]:
 
 def _span(seconds: float) -> str:
     return (
-        f"{seconds / 3600:.1f} h"
+        f"{seconds / 86400:,.1f} days"
+        if seconds >= 172_800
+        else f"{seconds / 3600:.1f} h"
         if seconds >= 5400
         else f"{seconds / 60:.1f} min"
         if seconds >= 90

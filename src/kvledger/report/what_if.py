@@ -46,8 +46,8 @@ def _table(base: Outcome, changes: Sequence[WhatIf]) -> Table:
         hit = ("-" if o.prefix is None else f"{100 * o.prefix.hit_ratio:.1f}",) if caching else ()
         table.add_row(
             name,
-            *(f"{100 * o.mean_ratio[a]:.1f}" for a in shown),
-            f"{o.mean_running:.1f}",
+            *(f"{100 * o.mean_ratio[a]:.1f}" if o.busy_seconds else "-" for a in shown),
+            f"{o.mean_running:.1f}" if o.busy_seconds else "-",
             f"{sum(o.rejected.values()):,}",
             *((f"{o.truncated:,}",) if cutting else ()),
             f"{o.preemptions:,}",
