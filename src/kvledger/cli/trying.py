@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import assert_never
+from typing import TYPE_CHECKING, assert_never
 
 from kvledger.cli.clocks import is_roofline
 from kvledger.cli.cost import Cost, token_bytes
@@ -22,12 +22,23 @@ from kvledger.replay.what_if import Scenario, Setting, WhatIf
 from kvledger.replay.workload import Workload
 from kvledger.units import format_bytes, parse_bytes
 
+if TYPE_CHECKING:
+    from kvledger.model.spec import ModelSpec
+
 __all__ = ["Change", "TryContext", "check_tries", "notes_on_tries", "parse_tries", "run_tries", "scenario_of"]
 
 _MOST_CHANGES = 64
 _EXAMPLE = "write --try block-size=16,32 or --try kv-dtype=fp8"
 _NEED_BLOCKS = (Setting.BLOCK_SIZE, Setting.PREFIX_CACHING, Setting.EVICTION, Setting.PREEMPTION)
 _NEED_MODEL = (Setting.KV_DTYPE, Setting.TP)
+_BOUNDS = {
+    Setting.BLOCK_SIZE: (1, 2**20),
+    Setting.TP: (1, 1024),
+    Setting.MAX_MODEL_LEN: (2, 2**40),
+    Setting.MAX_NUM_SEQS: (1, 2**20),
+    Setting.MAX_NUM_BATCHED_TOKENS: (1, 2**40),
+}
+"""The least and the most, as of the options of the same names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,8 +222,7 @@ def _recost(change: Change, context: TryContext) -> tuple[Scenario, str]:
     ranks, price = 1, ""
     if change.setting is Setting.TP:
         ranks = _integer(change)
-        if not 1 <= ranks <= 1024:
-            raise UsageError(f"--try {change} is not from 1 to 1024 ranks")
+        _check_heads(model, change, ranks)
         storage = replace(storage, tp=ranks)
         price = f"{ranks} GPUs for each replica, and communication between them" if ranks > 1 else ""
     else:
@@ -228,12 +238,28 @@ def _recost(change: Change, context: TryContext) -> tuple[Scenario, str]:
     return replace(base, policy=policy, pool=pool, settings=replace(base.settings, clock=clock)), price
 
 
+def _check_heads(model: ModelSpec, change: Change, ranks: int) -> None:
+    """Refuse ranks that no engine starts with, as `kvledger size --tp` does."""
+    from kvledger.model.layers import AttentionCache
+
+    for layer in model.caching_layers():
+        heads = layer.cache.kv_heads if isinstance(layer.cache, AttentionCache) else ranks
+        if heads % ranks and ranks % heads:
+            raise UsageError(
+                f"--try {change}: {heads} KV heads of `{model.name}` cannot be divided among {ranks} ranks, nor copied "
+                "evenly",
+                hint="try a number of ranks that divides the heads or is a multiple of them",
+            )
+
+
 def _of_bytes(pool: Pool, size: int) -> Pool:
     return replace(pool, memory_bytes=size, capacity_tokens=None, num_blocks=None)
 
 
 def _integer(change: Change) -> int:
-    text = change.value
-    if not (text.isascii() and text.isdigit() and len(text) <= 13):
+    text, (least, most) = change.value, _BOUNDS[change.setting]
+    if not (text.isascii() and text.isdigit()):
         raise UsageError(f"--try {change} is not a whole number", hint=_EXAMPLE)
+    if not least <= int(text) <= most:
+        raise UsageError(f"--try {change} is not from {least:,} to {most:,}")
     return int(text)
