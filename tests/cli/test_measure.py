@@ -344,3 +344,32 @@ def test_a_float32_config_is_an_assumption_until_the_log_or_an_option_names_the_
         if line[:5] == "pool "
     )
     assert row.endswith("derived")
+
+
+def test_for_on_a_file_is_said_to_be_unused(tmp_path):
+    path = tmp_path / "saved"
+    path.write_text(busiest(), encoding="utf-8")
+    told = "hint: --for is not used: a file is read to its end, whatever time it covers\n"
+    assert run(str(path), "--for", "10m").stderr == told
+    assert run(str(path), "--for", "10m", "-q").stderr == ""
+    assert run(str(path)).stderr == ""
+
+
+def with_bytes(block_bytes):
+    """Return a scrape of 257 blocks of 32 tokens that tells its bytes."""
+    text = busiest().replace('num_gpu_blocks_override="257"', 'num_gpu_blocks_override="None"')
+    return text.replace('kv_cache_memory_bytes="1073741824"', f'kv_cache_memory_bytes="{257 * block_bytes}"')
+
+
+def test_bytes_that_only_float32_explains_settle_the_dtype():
+    found = only_engine(as_object("-", "--model", "llama-3-8b", text=with_bytes(32 * 2 * 131_072)))["last"]["pool"]
+    assert found["block_bytes"] == 32 * 2 * 131_072
+    half = only_engine(as_object("-", "--model", "llama-3-8b", text=with_bytes(32 * 131_072)))["last"]["pool"]
+    assert half["block_bytes"] == 32 * 131_072
+
+
+def test_bytes_that_no_dtype_of_the_model_explains_are_hinted_at_and_noted():
+    result = run("-", "--model", "llama-3-8b", "--json", text=with_bytes(32 * 3 * 131_072))
+    assert "would hold 771 blocks of llama-3-8b, but has 257" in result.stderr
+    assert json.loads(result.stdout)["notes"] == [result.stderr.removeprefix("hint: ").rstrip()]
+    assert run("-", "--model", "llama-3-8b", "--json", text=with_bytes(32 * 65_536)).stderr == ""  # one of two ranks

@@ -250,3 +250,8 @@ def test_amounts_are_bytes_where_a_price_is_known():
 
     found = look(texts(low, low | {"ended": 110}), complete=priced)["KV014"]
     assert (found.size.unit, found.size.low) == ("bytes", (1000 - 300) * 16 * 1000)
+
+
+def test_strips_are_told_in_the_unit_of_the_sheet():
+    busy = snapshot_of(slot(0, tokens=900, busy=True, context=1000), slot(1, tokens=800, busy=True, context=1000))
+    assert "own 300 tokens that" in look_at_pools([(busy,)])["KV048"].sentence

@@ -128,3 +128,11 @@ def test_a_few_preemptions_in_a_short_window_are_told_and_are_no_circle():
     assert few.diagnosis is Diagnosis.FULL
     assert few.sentence.endswith("and 3 preemptions took it from running requests")
     assert judge(signs(preemptions=5, finished=4, peak_held_ratio=0.98)).diagnosis is Diagnosis.THRASHING
+
+
+def test_one_line_of_a_log_asks_for_a_longer_log():
+    assert "--for" not in judge(signs(samples=1), is_log=True).advice
+    assert judge(signs(samples=1), is_log=True).advice.startswith(
+        "one line is no verdict on a server: give a longer log"
+    )
+    assert judge(signs(peak_running=0, finished=None), is_log=True).advice == "give a log of the server at work"

@@ -120,7 +120,7 @@ def certificate(tmp_path_factory):
     folder = tmp_path_factory.mktemp("tls")
     key, certificate = folder / "key.pem", folder / "certificate.pem"
     command = [openssl, "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
-    command += ["-keyout", str(key), "-out", str(certificate), "-days", "2", "-subj", "/CN=localhost"]
+    command += ["-keyout", str(key), "-out", str(certificate), "-days", "2", "-subj", "/CN=tests.invalid"]
     subprocess.run([*command, "-addext", "subjectAltName=IP:127.0.0.1"], check=True, capture_output=True)
     return certificate, key
 
@@ -199,3 +199,33 @@ def test_an_address_without_path_asks_for_metrics():
     assert parse_address("http://h:1", default_path="/metrics").path == "/metrics"
     assert parse_address("https://h/x?y=1", default_path="/metrics").path == "/x?y=1"
     assert parse_address("https://h", default_path="/metrics").port == 443
+
+
+def test_a_handshake_that_fails_says_what_to_change(certificate):
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*certificate)
+    trusting = Access(timeout_seconds=2, ca_file=str(certificate[0]))
+    with answering(reply("fine"), context=context) as url:
+        with pytest.raises(SourceError) as plain:
+            get(url, Access(timeout_seconds=2))
+        with pytest.raises(SourceError) as other_name:
+            get(url.replace("http://127.0.0.1", "https://localhost"), trusting)
+    assert "`https://`" in plain.value.hint
+    assert other_name.value.hint == "ask it under a name that its certificate is for, or add --insecure"
+    with (
+        answering(lambda connection, request: connection.sendall(b"HTTP/1.1 400 no\r\n\r\n")) as url,
+        pytest.raises(SourceError, match="it does not speak TLS") as found,
+    ):
+        get(url.replace("http://", "https://"), trusting)
+    assert found.value.hint == "write `http://` instead of `https://`, or check the port"
+
+
+def test_a_handshake_that_is_never_answered_may_be_plain_http():
+    with answering(lambda connection, request: time.sleep(0.4)) as url, pytest.raises(SourceError) as found:
+        get(url.replace("http://", "https://"), Access(timeout_seconds=0.2))
+    assert found.value.hint == "give it more time with --timeout, or write `http://` if it does not speak TLS"
+
+
+def test_a_token_file_that_cannot_be_read_says_why(tmp_path):
+    with pytest.raises(SourceError, match="cannot be read: No such file or directory"):
+        read_token(str(tmp_path / "none"))

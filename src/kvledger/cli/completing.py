@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -15,20 +16,27 @@ from kvledger.measure.background import Background
 from kvledger.measure.groups import price_by_plan
 from kvledger.measure.meter import shown_name
 from kvledger.measure.pool import PoolShape
-from kvledger.measure.pricing import keeps_every_token, price_by_bytes, price_by_model, price_by_token
+from kvledger.measure.pricing import (
+    count_fitting_blocks,
+    keeps_every_token,
+    price_by_bytes,
+    price_by_model,
+    price_by_token,
+)
 from kvledger.measure.served_name import explain_difference
 from kvledger.measure.slots import Layout
 from kvledger.model.catalogue import catalogue, find_model
 from kvledger.model.formats import find_dtype, find_kv_format
 from kvledger.sources.http import Access, fetch, parse_address
 from kvledger.sources.startup_log import read_startup
-from kvledger.units import parse_bytes
+from kvledger.units import format_bytes, parse_bytes
 
 if TYPE_CHECKING:
     from kvledger.model.spec import ModelSpec
 
 __all__ = ["Completer", "PoolFacts", "read_background", "read_facts"]
 
+_WIDEST = "float32"
 _MOST_NAMES = 100
 """Served names that are compared with the model given."""
 
@@ -90,16 +98,39 @@ class Completer:
         model = facts.model or self.find_served(engine.model)
         if model is not None:
             dtype = facts.kv_dtype or _served_dtype(engine) or self._logged_kv_dtype()
-            assumed = "" if dtype is not None else self._explain_dtype(model)
-            price = price_by_model if keeps_every_token(model) else price_by_plan
+            price = _pricing_of(model)
             try:
-                priced = price(shape, self._as_started(model), dtype)
+                started = self._as_started(model)
+                priced = price(shape, started, dtype)
+                fitting = count_fitting_blocks(shape, priced)
+                if fitting is not None:
+                    return self._settle_price(shape, priced, fitting, started, dtype)
+                assumed = "" if dtype is not None else self._explain_dtype(model)
                 return _assume(priced, assumed) if assumed else priced
             except (ModelError, UsageError) as error:
                 self._note(error.message)
         if shape.pricing is None:
             self._note("what a token costs is not known: give --model, --bytes-per-token or --kv-memory")
         return shape
+
+    def _settle_price(
+        self, shape: PoolShape, priced: PoolShape, fitting: int, model: ModelSpec, dtype: str | None
+    ) -> PoolShape:
+        """Return the price in float32 where that is what the server's bytes were divided by, else say what is wrong."""
+        size = 0 if shape.pricing is None else shape.pricing.capacity_bytes or 0
+        wider = _pricing_of(model)(shape, model, _WIDEST).pricing if dtype is None else None
+        if wider is not None and size // wider.block_bytes == shape.blocks:
+            source = f"{wider.source}, as the bytes of the pool and its blocks tell"
+            return priced.price(replace(wider, source=source))
+        text = (
+            f"the server's pool of {format_bytes(size)} would hold {fitting:,} blocks of {model.name}, but has "
+            f"{shape.blocks:,}: another model is served, or keys and values in another dtype; check --model, or "
+            "give --kv-dtype"
+        )
+        if text not in self._notes:
+            self._note(text)
+            self._hints.append(text)
+        return priced
 
     def compare_names(self, served: str | None) -> None:
         """Note once for each served name that another model is served than the one given."""
@@ -165,6 +196,10 @@ class Completer:
         if self._told_length is None:
             return shape
         return replace(shape, max_model_len=self._told_length, max_model_len_source="the server's list of models")
+
+
+def _pricing_of(model: ModelSpec) -> Callable[[PoolShape, ModelSpec, str | None], PoolShape]:
+    return price_by_model if keeps_every_token(model) else price_by_plan
 
 
 def _is_lowered(model: ModelSpec) -> bool:

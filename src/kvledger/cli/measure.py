@@ -77,15 +77,14 @@ def command(**options: Any) -> None:
         if options["record"] is not None:
             raise UsageError("a log has no samples to record", hint="leave `--record` out: the log is the recording")
         checks, told = _read_log(session.feed.log)
+        _tell_hints(session, quiet=options["quiet"])
         _tell_unused(options, checks)
         text = _render(lambda: log_json(checks, told), lambda: log_text(checks, told), form=form, color=color)
         page = log_json(checks, told) if options["html"] is not None else None
         name = "standard input" if options["sources"][0] == "-" else Path(options["sources"][0]).name
     else:
         _take_samples(session, options["record"], quiet=options["quiet"])
-        if not options["quiet"]:
-            for found in session.take_hints():
-                hint(found)
+        _tell_hints(session, quiet=options["quiet"])
         report = session.report()
         text = _write(report, form=form, color=color)
         if options["html"] is not None:
@@ -95,6 +94,12 @@ def command(**options: Any) -> None:
     print_result(text, output=options["output"], force=options["force"])
     if page is not None:
         write_page(options["html"], page, name=name, force=options["force"])
+
+
+def _tell_hints(session: Session, *, quiet: bool) -> None:
+    hints = session.take_hints()
+    for told in [] if quiet else hints:
+        hint(told)
 
 
 def _tell_unused(options: dict[str, Any], checks: Sequence[LogCheck]) -> None:

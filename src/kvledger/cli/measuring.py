@@ -49,6 +49,7 @@ class Session:
         self._failing: dict[int, str] = {}
         self._notes: list[str] = []
         self.feed = self._open(options)
+        self._hints = _explain_pace(specs, pace)
 
     def readings(
         self, *, on_sample: Callable[[RecordedSample], None] | None = None
@@ -163,7 +164,8 @@ class Session:
 
     def take_hints(self) -> list[str]:
         """Return what came up since the last call and should be said at once."""
-        return self._complete.take_hints()
+        hints, self._hints = self._hints, []
+        return [*hints, *self._complete.take_hints()]
 
     def _can_tell_length(self) -> bool:
         spec = self._specs[0]
@@ -177,6 +179,15 @@ class Session:
             selector=options["selector"],
         )
         return open_feed(self._specs, access=self._access, pace=self._pace, window=window)
+
+
+def _explain_pace(specs: tuple[str, ...], pace: Pace) -> list[str]:
+    """Say that ``--for`` is not used, where the source is no server that can be asked again."""
+    if not pace.for_seconds:
+        return []
+    if specs[0].startswith("prometheus:"):
+        return ["--for is not used: a Prometheus is asked for the time from --since to --until"]
+    return [] if is_server(specs[0]) else ["--for is not used: a file is read to its end, whatever time it covers"]
 
 
 def _last_scrape(meter: Meter | None, engine_index: int) -> VllmEngine | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import textwrap
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any, BinaryIO, cast
 
 import click
 
+from kvledger.cli.output import terminal_width
 from kvledger.errors import UsageError
 from kvledger.sources.files import load_trace
 from kvledger.traces import Trace, with_rate
@@ -187,8 +189,16 @@ def _text(record: Mapping[str, Any]) -> str:
         lines.append(f"           true {name} are {low:.2g} to {high:.2g} times the estimate")
     for title, counts in (("dropped", record["dropped"]), ("adjusted", record["adjusted"])):
         lines += [f"{title:<10} {count:,}  {reason}" for reason, count in counts.items()]
-    lines += [f"note       {note}" for note in record["notes"]]
+    for note in record["notes"]:
+        lines += _wrap(f"note       {note}")
     return "\n".join(lines)
+
+
+def _wrap(line: str) -> list[str]:
+    """Break a line between words where the terminal ends, under what its name stands before."""
+    return textwrap.wrap(
+        line, terminal_width(), subsequent_indent=" " * 11, break_long_words=False, break_on_hyphens=False
+    )
 
 
 def _arrival_lines(record: Mapping[str, Any]) -> list[str]:

@@ -237,7 +237,7 @@ def _load(engine: Engine, samples: Sequence[PeriodicSample], pool: _Size, preemp
         mean_held_ratio=math.fsum(one.value for one in usage) / len(usage),
         reserved_ratio=reserved,
         preemptions=preemptions,
-        verdict=in_settings_of(engine, judge(_signs(samples, usage, held, used, preemptions))),
+        verdict=in_settings_of(engine, judge(_signs(samples, usage, held, used, preemptions), is_log=True)),
     )
 
 

@@ -10,7 +10,10 @@ from kvledger.measure.pool import PoolShape, Pricing, Structure
 from kvledger.model.layers import AttentionCache, LatentCache
 from kvledger.model.spec import ModelSpec
 
-__all__ = ["keeps_every_token", "price_by_bytes", "price_by_model", "price_by_token"]
+__all__ = ["count_fitting_blocks", "keeps_every_token", "price_by_bytes", "price_by_model", "price_by_token"]
+
+_SURELY_MORE = 1.1
+"""Blocks beyond those the server has that no padding or rounding explains."""
 
 
 def price_by_token(shape: PoolShape, bytes_per_token: int) -> PoolShape:
@@ -39,6 +42,23 @@ def price_by_bytes(shape: PoolShape, kv_bytes: int, *, source: str, accuracy: Ac
             block_bytes=per_slot * shape.block_tokens, source=source, accuracy=accuracy, capacity_bytes=kv_bytes
         ),
     )
+
+
+def count_fitting_blocks(shape: PoolShape, priced: PoolShape) -> int | None:
+    """Return how many blocks at a price the server's bytes would hold, where that shows the price is too low.
+
+    The bytes a server tells are one rank's and the price is of all ranks together, so the price of its model can be
+    the higher of both, but never the lower: then the server would have made more blocks.
+
+    Args:
+        shape: The pool as the server tells it.
+        priced: The same pool with the price of a model.
+    """
+    told, price = shape.pricing, priced.pricing
+    if told is None or told.capacity_bytes is None or price is None or price.block_bytes < 1:
+        return None
+    fitting = told.capacity_bytes // price.block_bytes
+    return fitting if fitting > shape.blocks * _SURELY_MORE else None
 
 
 def keeps_every_token(model: ModelSpec) -> bool:

@@ -77,11 +77,12 @@ def leave_open(problem: str, *, hint: str = "measure the server's own /metrics")
     )
 
 
-def judge(signs: Signs) -> Verdict:
+def judge(signs: Signs, *, is_log: bool = False) -> Verdict:
     """Return the verdict on a window.
 
     The three-minute check: tokens in use over capacity. Well under 50 %, block tables leave room; near 80 %, the load
     fills the memory. What waits while memory is free waits for something else. One sample is one instant, and says so.
+    The samples of a log are its periodic lines: more of them come from a longer log, not from measuring longer.
     """
     if signs.peak_running == 0 and not signs.peak_waiting and signs.finished and signs.generated_tokens is not None:
         return Verdict(
@@ -93,7 +94,9 @@ def judge(signs: Signs) -> Verdict:
         return Verdict(
             diagnosis=Diagnosis.IDLE,
             sentence="no request ran or waited: there is nothing to judge",
-            advice="measure while the server works, or longer with --for 10m",
+            advice="give a log of the server at work"
+            if is_log
+            else "measure while the server works, or longer with --for 10m",
         )
     if signs.generated_tokens == 0 and signs.seconds >= 5 and signs.peak_running:
         return Verdict(
@@ -110,15 +113,18 @@ def judge(signs: Signs) -> Verdict:
             advice="let fewer requests run (max_num_seqs), admit only what fits, or give the pool more memory",
         )
     verdict = _judge_memory(signs)
-    return verdict if signs.samples > 1 else _tell_instant(verdict)
+    return verdict if signs.samples > 1 else _tell_instant(verdict, is_log=is_log)
 
 
-def _tell_instant(verdict: Verdict) -> Verdict:
+def _tell_instant(verdict: Verdict, *, is_log: bool) -> Verdict:
     """Return a verdict on memory that rests on one sample, saying so."""
+    only = "one sample is no verdict on a server: measure longer with --for 10m"
+    if is_log:
+        only = "one line is no verdict on a server: give a longer log"
     return replace(
         verdict,
         sentence=f"at this one instant, {verdict.sentence}",
-        advice=f"one sample is no verdict on a server: measure longer with --for 10m; if it stays so: {verdict.advice}",
+        advice=f"{only}; if it stays so: {verdict.advice}",
     )
 
 

@@ -31,7 +31,7 @@ def log_text(checks: Sequence[LogCheck], findings: FindingsReport | None = None)
             parts += [Text(f"\n{check.load.verdict.sentence}", style="bold"), Text(check.load.verdict.advice)]
         parts += [heading("the pool, from the start-up lines"), _pool(check)]
         if check.load is not None:
-            parts += [heading("the load, from the periodic lines"), _load(check.load)]
+            parts += [heading("the load, from the periodic lines", _busiest(check.load)), _load(check.load)]
         elif check.preemptions is not None:
             parts.append(Text(f"\nlines about preemptions tell {check.preemptions:,} of them"))
         parts += [Text(f"\nthe engine says: {error}") for error in check.errors]
@@ -89,9 +89,13 @@ def _part(pool: LogPool) -> tuple[str, str]:
     return size, ", ".join(f"{_number(count)} {name}" for count, name in held if count is not None)
 
 
+def _busiest(load: LogLoad) -> str:
+    return f"at the busiest of {load.lines:,} lines" if load.lines > 1 else "at the one line"
+
+
 def _load(load: LogLoad) -> RenderableType:
-    table = new_table("at the busiest of", f"{load.lines:,} lines", price=True)
-    table.columns[2].header = ""
+    table = new_table("", "", price=True)
+    table.show_header = False
     table.add_row("running", f"{load.running:,}", "")
     table.add_row("waiting", "not told" if load.waiting is None else f"{load.waiting:,}", "")
     table.add_row("held", _range(load.held_ratio), "measured, rounded by the log")

@@ -51,7 +51,7 @@ def pool_text(source: str, summary: PoolSummary, *, several: bool) -> list[Rende
     if summary.unread:
         parts.append(Text(f"{summary.unread:,} of {summary.samples:,} samples have no ledger: {summary.problem}"))
     parts += [
-        heading("the pool" + ("" if shown is summary.last else ", at its fullest")),
+        heading("the pool" + _moment(summary, shown)),
         sheet_table(shown.sheet, usage_ratio=shown.usage_ratio),
     ]
     if shown.sheet.unattributed:
@@ -64,6 +64,13 @@ def pool_text(source: str, summary: PoolSummary, *, several: bool) -> list[Rende
         parts += [heading("traffic in the window"), _traffic(summary.traffic)]
     parts += [heading("how it is known"), _known(shown, shown.sheet)]
     return parts
+
+
+def _moment(summary: PoolSummary, shown: PoolMoment) -> str:
+    """Say which sample a sheet is of, where there are several."""
+    if shown is not summary.last:
+        return ", at its fullest"
+    return ", at the last sample" if summary.samples > 1 else ""
 
 
 def _load(summary: PoolSummary, shown: PoolMoment) -> str:

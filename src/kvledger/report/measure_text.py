@@ -53,7 +53,7 @@ def _engine(source: SourceReport, engine: EngineSummary, *, several: bool) -> li
     if engine.unread:
         parts.append(Text(f"{engine.unread:,} of {engine.samples:,} samples have no ledger: {engine.problem}"))
     parts += [
-        heading("the pool" + ("" if shown is engine.last else ", at its fullest")),
+        heading("the pool" + _moment(engine, shown)),
         sheet_table(shown.sheet, usage_ratio=shown.usage_ratio, gauge="of usable blocks"),
     ]
     if shown.sheet.unattributed:
@@ -65,6 +65,13 @@ def _engine(source: SourceReport, engine: EngineSummary, *, several: bool) -> li
         parts += [heading("traffic in the window"), _traffic(engine.traffic)]
     parts += [heading("how it is known"), _known(shown, shown.sheet)]
     return parts
+
+
+def _moment(engine: EngineSummary, shown: Reading) -> str:
+    """Say which sample a sheet is of, where there are several."""
+    if shown is not engine.last:
+        return ", at its fullest"
+    return ", at the last sample" if engine.samples > 1 else ""
 
 
 def _load(engine: EngineSummary, shown: Reading) -> str:

@@ -31,6 +31,10 @@ __all__ = ["Access", "Address", "Body", "fetch", "fetch_with_retries", "parse_ad
 
 TOKEN_VARIABLE = "KVLEDGER_TOKEN"
 _CHUNK = 65536
+_NO_TLS = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE")
+"""What OpenSSL makes of a server that answers a handshake in plain HTTP."""
+_EXPIRED, _OTHER_NAMES = 10, (62, 64)
+"""X.509 verification codes of OpenSSL: out of date; of another host, of another IP address."""
 _MAX_TOKEN = 16384
 _HINTS = {
     401: "give a bearer token with --token-file, or in KVLEDGER_TOKEN",
@@ -128,7 +132,8 @@ def read_token(token_file: str | None) -> str | None:
             with Path(token_file).open("rb") as stream:
                 token = stream.read(_MAX_TOKEN).decode("ascii", errors="replace").strip()
         except (OSError, ValueError) as error:
-            raise SourceError(f"the token file cannot be read: {error.__class__.__name__}") from None
+            why = error.strerror if isinstance(error, OSError) else "its name holds zero bytes"
+            raise SourceError(f"the token file cannot be read: {why}", hint="check --token-file") from None
         if not token:
             raise SourceError("the token file is empty")
     if not token:
@@ -169,14 +174,13 @@ def fetch(address: Address, access: Access) -> Body:
         return _exchange(connection, address, access, deadline)
     except (HTTPError, HTTPException, OSError, ValueError) as error:
         if time.monotonic() >= deadline - 0.01:
-            raise _late(access) from None
+            raise _late(access, is_tls=address.is_tls) from None
         if isinstance(error.__cause__, IncompleteRead):
             raise _cut_off(error.__cause__.partial, error.__cause__.partial + error.__cause__.expected) from None
-        is_tls = isinstance(error, ssl.SSLError)
         raise SourceError(
             f"the server cannot be reached: {_reason(error)}",
-            hint="trust it with --ca-file" if is_tls else "check the address, and that the server runs",
-            is_transient=not is_tls,
+            hint=_tell_next(error),
+            is_transient=not isinstance(error, ssl.SSLError),
         ) from None
     finally:
         watchdog.cancel()
@@ -258,10 +262,11 @@ def _cut_off(size: int, expected: int) -> SourceError:
     )
 
 
-def _late(access: Access) -> SourceError:
+def _late(access: Access, *, is_tls: bool = False) -> SourceError:
+    plain = ", or write `http://` if it does not speak TLS" if is_tls else ""
     return SourceError(
         f"the server did not finish its answer within {access.timeout_seconds:g} s",
-        hint="give it more time with --timeout",
+        hint=f"give it more time with --timeout{plain}",
         is_transient=True,
     )
 
@@ -278,6 +283,8 @@ def _reason(error: Exception) -> str:
     """Say what went wrong without quoting addresses or content."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not trusted ({error.verify_message})"
+    if isinstance(error, ssl.SSLError) and error.reason in _NO_TLS:
+        return "it does not speak TLS"
     if isinstance(error, urllib3.exceptions.NameResolutionError):
         return "its name is not known"
     for cause in (error, error.__cause__):
@@ -286,3 +293,19 @@ def _reason(error: Exception) -> str:
     if isinstance(error, urllib3.exceptions.ConnectTimeoutError | TimeoutError):
         return "no answer in time"
     return "it broke off, or is no HTTP server"
+
+
+def _tell_next(error: Exception) -> str:
+    """Say what can be done about a server that was not reached."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        if error.verify_code in _OTHER_NAMES:
+            return "ask it under a name that its certificate is for, or add --insecure"
+        return (
+            "renew the certificate, or add --insecure" if error.verify_code == _EXPIRED else "trust it with --ca-file"
+        )
+    if isinstance(error, ssl.SSLError):
+        return "write `http://` instead of `https://`, or check the port"
+    causes = (error, error.__cause__)
+    if any(isinstance(cause, ConnectionResetError | HTTPException) for cause in causes):
+        return "check the address; a server that speaks TLS is `https://`"
+    return "check the address, and that the server runs"

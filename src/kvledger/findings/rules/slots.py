@@ -111,10 +111,10 @@ class ContextSplit(Rule):
         if slots < 2:
             return
         figure = amount(reserved, formula="strips of busy slots, minus their tokens", unit=sheet.unit)
+        own = format_bytes(reserved) if sheet.unit == "bytes" else f"{reserved:,} {sheet.unit}"
         yield self.tell(
             case.subject,
-            f"busy slots own {reserved:,} {sheet.unit} that their requests do not use: each of {slots} slots has a "
-            "strip of its own",
+            f"busy slots own {own} that their requests do not use: each of {slots} slots has a strip of its own",
             figure,
             Remedy(
                 setting="--kv-unified",

@@ -18,6 +18,7 @@ from kvledger.traces.recorded import Histories, RecordedEngine, gather, under_wa
 from kvledger.traces.recorded_served import read_served
 from kvledger.traces.recorded_slots import SlotHistory
 from kvledger.traces.registry import Given, Reader
+from kvledger.units import counted
 
 __all__ = ["READER"]
 
@@ -166,8 +167,9 @@ def _say(histories: Histories, builder: WorkloadBuilder, seed: int) -> None:
     counts = np.concatenate([np.array(engine.prompts.counts, dtype=np.int64) for engine in engines])
     alone, ended = int((counts == 1).sum()), int(counts.sum())
     builder.note(
-        f"{ended:,} requests ended between the {histories.samples:,} samples; per interval their number and the sums "
-        f"of their prompt and generated tokens are measured, so the lengths of {alone:,} that ended alone are exact; "
+        f"{counted(ended, 'request')} ended between the {histories.samples:,} samples; per interval their number and "
+        "the sums of their prompt and generated tokens are measured, so the lengths of "
+        f"{alone:,} that ended alone are exact; "
         f"the others are drawn from histograms, prompts apart from outputs (seed {seed})"
     )
     builder.note(
@@ -175,7 +177,8 @@ def _say(histories: Histories, builder: WorkloadBuilder, seed: int) -> None:
     )
     early = sum(under_way(engine.first) for engine in histories.engines)
     if early:
-        builder.note(f"{early:,} requests were under way when the recording began: those that ended in it are here")
+        were = f"{counted(early, 'request')} {'was' if early == 1 else 'were'}"
+        builder.note(f"{were} under way when the recording began: those that ended in it are here")
     builder.note("requests whose client went away are in no histogram, and what requests share is not recorded")
     if len(engines) > 1:
         builder.note(
