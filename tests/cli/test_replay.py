@@ -359,6 +359,17 @@ def test_the_same_memory_is_compared_when_it_is_given_in_blocks(capsys, trace):
     assert {policy["capacity_bytes"] for policy in record["policies"]} == {10 * 32 * 100}
 
 
+def test_blocks_of_another_size_than_any_table_has_are_said_to_be(capsys, trace):
+    given = ("replay", trace, "--bytes-per-token", 100, "--num-blocks", 10, "--findings", "off")
+    other = call(capsys, *given, "--policy", "paged@32")
+    assert "10 blocks of 16 tokens of KV memory" in other.out
+    assert (
+        "--num-blocks counts blocks of 16 tokens, of which 10 hold 5 of `paged@32`; give --block-size 32" in other.err
+    )
+    for fine in (("--policy", "paged@16,paged@32"), ("--policy", "paged", "--block-size", 32), ("--policy", "max")):
+        assert "counts blocks" not in call(capsys, *given, *fine).err
+
+
 def test_mitigations_of_a_policy_that_was_not_asked_for_replay_it_too(capsys, trace):
     called = call(capsys, "replay", trace, *SMALL, "--policy", "paged", "--mitigations", "max", "--json")
     assert [policy["policy"] for policy in called.json()["policies"]] == ["paged", "max"]

@@ -32,6 +32,7 @@ def test_a_list_or_a_range_gives_its_values_once_each(axis, values):
         (Range(start=1, end=2), "one of `step` and `times`"),
         (Range(start=1, end=2, step=1, times=2), "one of `step` and `times`"),
         (Range(start=2, end=1, step=1), "from 2 to 1"),
+        (Range(start="4GiB", end="1GiB", times=2), "from 4GiB to 1GiB"),
         (Range(start=1, end=2, step=0), "not above 0"),
         (Range(start=1, end=2, times=1), "not above 1"),
         (Range(start=0, end=2, times=2), "nowhere"),

@@ -25,6 +25,7 @@ from kvledger.cli.question import Question
 from kvledger.cli.recorded import OF_RECORDING, as_recorded, clock_source, is_recorded, warnings_of
 from kvledger.cli.remarks import (
     OF_MODEL,
+    notes_on_blocks,
     notes_on_content,
     notes_on_the_length,
     notes_on_the_start,
@@ -140,6 +141,7 @@ def ask(question: Question, *, load: Callable[..., Trace] = load_trace) -> Repla
             *(f"`{name}` is left out: {why}" for name, why in left_out.items()),
             *assumed,
             *notes_on_weights(clock_text, cost, pool.total_bytes(policies[0])),
+            *notes_on_blocks(policies, pool),
             *notes_on_the_start(policies, pool, settings),
             *notes_on_the_length(policies, origin, settings, trace.workload),
             *notes_on_groups(policies, cost),

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from kvledger.replay.workload import Workload
     from kvledger.traces import Trace
 
-__all__ = ["OF_MODEL", "notes_on_content", "notes_on_the_length", "notes_on_the_start"]
+__all__ = ["OF_MODEL", "notes_on_blocks", "notes_on_content", "notes_on_the_length", "notes_on_the_start"]
 
 OF_MODEL = "the model's"
 _FAR = 4
@@ -30,6 +30,19 @@ def notes_on_the_start(policies: list[Policy], pool: Pool, settings: Settings) -
     return (
         f"the pool holds {tokens:,} tokens, less than one request of max_model_len {settings.max_model_len:,}: "
         "vLLM would not start like this; give --max-model-len",
+    )
+
+
+def notes_on_blocks(policies: list[Policy], pool: Pool) -> tuple[str, ...]:
+    """Say when the pool was counted in blocks of another size than any block table has."""
+    paged = [policy for policy in policies if policy.kind.is_paged and policy.groups is None]
+    counted = pool.block_size
+    if pool.num_blocks is None or counted is None or any(policy.block_size == counted for policy in paged):
+        return ()
+    return tuple(
+        f"--num-blocks counts blocks of {counted:,} tokens, of which {pool.num_blocks:,} hold "
+        f"{pool.divide(one).units:,} of `{one.name}`; give --block-size {one.block_size} if its own blocks are meant"
+        for one in paged[:1]
     )
 
 

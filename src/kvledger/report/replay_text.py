@@ -70,7 +70,7 @@ def _question(report: ReplayReport) -> Text:
         if pool.memory_bytes is not None
         else f"{pool.capacity_tokens:,} tokens"
         if pool.capacity_tokens is not None
-        else f"{pool.num_blocks:,} blocks"
+        else f"{pool.num_blocks:,} blocks" + (f" of {pool.block_size:,} tokens" if pool.block_size else "")
     )
     lines = [
         f"{counted(len(workload), 'request')} from {report.source} ({report.trace.format.sentence})",

@@ -54,6 +54,10 @@ def _expanded(name: str, axis: Range) -> list[Scalar]:
         )
     in_bytes = any(isinstance(part, str) for part in (axis.start, axis.end, axis.step))
     low, high = _number(axis.start), _number(axis.end)
+    if not (math.isfinite(low) and math.isfinite(high) and low <= high):
+        raise UsageError(
+            f"the range of `{name}` goes from {axis.start} to {axis.end}", hint="`to` must not be below `from`"
+        )
     numbers = (
         _steps(name, low, high, _number(axis.step))
         if axis.step is not None
@@ -70,7 +74,6 @@ def _number(part: int | float | str) -> int | float:
 
 
 def _steps(name: str, low: float, high: float, step: float) -> list[float]:
-    _check_ends(name, low, high)
     if not (step > 0 and math.isfinite(step)):
         raise UsageError(f"the range of `{name}` goes on by {step:g}, which is not above 0")
     count = math.floor((high - low) / step + _LEEWAY) + 1
@@ -79,7 +82,6 @@ def _steps(name: str, low: float, high: float, step: float) -> list[float]:
 
 
 def _multiples(name: str, low: float, high: float, times: float) -> list[float]:
-    _check_ends(name, low, high)
     if not (times > 1 and math.isfinite(times)):
         raise UsageError(f"the range of `{name}` multiplies by {times:g}, which is not above 1")
     if low <= 0:
@@ -87,11 +89,6 @@ def _multiples(name: str, low: float, high: float, times: float) -> list[float]:
     count = math.floor(math.log(high / low) / math.log(times) + _LEEWAY) + 1
     _check_count(name, count)
     return [low * times**i for i in range(count)]
-
-
-def _check_ends(name: str, low: float, high: float) -> None:
-    if not (math.isfinite(low) and math.isfinite(high) and low <= high):
-        raise UsageError(f"the range of `{name}` goes from {low:g} to {high:g}", hint="`to` must not be below `from`")
 
 
 def _check_count(name: str, count: int) -> None:

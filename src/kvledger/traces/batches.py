@@ -178,7 +178,7 @@ def _gathered(rows: list[dict[str, Any]], names: Sequence[str], needed: set[str]
         if name in needed and all(value is None for value in values):
             found = ", ".join(f"`{key[:40]}`" for key in list(rows[0])[:20])
             raise TraceError(
-                f"no row at the start of {source} has the field `{name}`; the first one has {found}",
+                f"no row at the start of {source} has a value in the field `{name}`; the first one has: {found}",
                 hint="name the right ones with --columns arrival=...,prompt=...,output=...",
             )
     return {name: arrow(values) for name, values in columns.items()}

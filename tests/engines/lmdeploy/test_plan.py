@@ -99,7 +99,7 @@ def test_up_to_0_2_1_the_share_was_of_the_whole_device():
         ("1x(kv=1,head=64)", {"quant_policy": 16}, UsageError, "known are 0, 4 and 8"),
         ("1x(kv=1,head=64)", {"version": "0.1.0"}, UsageError, "default `cache_max_entry_count`"),
         ("1x(kv=1,head=64)", {"quant_policy": 8, "kv_dtype": "fp8"}, UsageError, "both given"),
-        ("1x(kv=1,head=64)+1x(state=8)", {}, UsageError, "give `max_num_seqs`"),
+        ("1x(kv=1,head=64)+1x(state=8)", {}, UsageError, "give `--max-num-seqs`"),
         ("1x(kv=1,head=64)+1x(state=8)", {"backend": "turbomind"}, ModelError, "PyTorch engine only"),
         ("1x(latent=512,rope=64,index=128)", {}, ModelError, "index keys"),
     ],

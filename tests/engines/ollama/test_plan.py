@@ -90,7 +90,7 @@ def test_memory_is_estimated_like_llama_cpp():
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({}, "add `num_ctx=32768` or `total_vram=24GiB`"),
+        ({}, "add `--set num_ctx=32768` or `--set total_vram=24GiB`"),
         ({"num_ctx": 4096, "kv_cache_type": "q5_0"}, "must be one of f16, q8_0, q4_0"),
         ({"num_ctx": 4096, "version": "latest"}, "not a version of Ollama"),
         ({"num_ctx": 4096, "kv_cache_type": "q8_0", "flash_attention": "off"}, "without flash attention"),

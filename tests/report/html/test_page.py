@@ -103,6 +103,18 @@ def test_the_answer_and_every_account_stand_on_the_static_sheet():
         assert part in text
 
 
+def test_a_policy_under_which_nothing_ran_has_no_shares_on_the_sheet():
+    none = {
+        **policy("max", {}), "mean_ratio": {}, "saturated_ratio": {}, "mean_running": 0.0, "saturated_running": 0.0,
+        "busy_seconds": 0.0, "saturated_seconds": 0.0, "timeline": [],
+    }  # fmt: skip
+    text = elements(page_of(replay(policies=[none]))).text
+    sheet = text[text.index("The balance sheet") :]
+    row = sheet[sheet.index("max") :]
+    assert row[:6] == ["max", *"–––––"]
+    assert "0.0\u202f%" not in row[:12]
+
+
 def test_every_part_of_the_page_is_said_in_chinese_too():
     page = page_of(replay())
     assert page.count('lang="en"') - 1 == page.count('lang="zh-Hans"')  # beside the page itself

@@ -62,7 +62,7 @@ def find_types(deployment: Deployment, flags: Flags) -> CacheTypes:
     if value.group_elements and flags.flash_attn == "off":
         raise UsageError(
             f"llama.cpp refuses values of type `{value_name}` without flash attention",
-            hint="use `flash_attn=on`, or `cache_type_v=f16`",
+            hint="use `--set flash_attn=on`, or `--set cache_type_v=f16`",
         )
     return CacheTypes(key=key, value=value, key_name=key_name, value_name=value_name)
 

@@ -100,7 +100,7 @@ def find_context(model: ModelSpec, deployment: Deployment, flags: Flags, build: 
     train = model.max_model_len.tokens
     slots, unified = _slots(deployment, flags, build)
     if flags.kv_unified_per_slot and not unified:
-        raise UsageError("`kv_unified_per_slot` needs `kv_unified`", hint="add `kv_unified=on`")
+        raise UsageError("`kv_unified_per_slot` needs `kv_unified`", hint="add `--set kv_unified=on`")
     asked = _asked(deployment, flags, build, slots, unified, train)
     if asked > _LARGEST_TOKENS:
         raise UsageError(f"a context of {asked} tokens is more than llama.cpp can count (2**31)")

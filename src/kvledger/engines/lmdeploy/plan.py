@@ -96,7 +96,7 @@ def _check_layers(model: ModelSpec, engine: Engine) -> tuple[LayerGroup, ...]:
         raise ModelError("LMDeploy does not serve encoder-decoder models")
     if ClaimKind.STATE in kinds and engine.settings.backend != "pytorch":
         raise ModelError(
-            "recurrent states are planned for LMDeploy's PyTorch engine only", hint="use `backend=pytorch`"
+            "recurrent states are planned for LMDeploy's PyTorch engine only", hint="use `--set backend=pytorch`"
         )
     if any(isinstance(layer.cache, LatentCache) and layer.cache.indexer for layer in model.layers):
         raise ModelError("how LMDeploy stores index keys is not known", hint="plan this model for SGLang or vLLM")
@@ -128,7 +128,9 @@ def _make_parts(
     states = tuple(layer for group in groups if group.kind is ClaimKind.STATE for layer in group.layers)
     if states:
         if deployment.max_num_seqs is None:
-            raise UsageError("the state slots follow `max_batch_size`", hint="give `max_num_seqs`")
+            raise UsageError(
+                "the state slots follow `max_batch_size`, the most requests at a time", hint="give `--max-num-seqs`"
+            )
         slots = deployment.max_num_seqs + 2 + engine.settings.prefix_cache_state_budget
         state = Claim(
             name="states", pool="states", kind=ClaimKind.STATE, layers=len(states), unit_tokens=0, state_units=1

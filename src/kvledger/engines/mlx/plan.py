@@ -160,7 +160,7 @@ def _growing_part(group: LayerGroup, left_bytes: int, storage: Storage) -> Part:
     claim = Claim(
         name="growing", pool="growing", kind=ClaimKind.FULL, layers=len(group.layers), unit_tokens=STEP_TOKENS
     )
-    pool = Pool(name="growing", units=max(0, left_bytes) // size, unit_name="step of 256 tokens")
+    pool = Pool(name="growing", units=max(0, left_bytes) // size, unit_name="step")
     return Part(
         pool=pool,
         claim=claim,

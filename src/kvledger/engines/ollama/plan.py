@@ -79,7 +79,7 @@ def _choose(model: ModelSpec, deployment: Deployment, settings: _Settings) -> tu
     if settings.total_vram is None:
         raise UsageError(
             "without `num_ctx`, Ollama chooses the context by the memory of all GPUs, which is not given",
-            hint="add `num_ctx=32768` or `total_vram=24GiB`",
+            hint="add `--set num_ctx=32768` or `--set total_vram=24GiB`",
         )
     chosen = find_context(settings.total_vram)
     line = PrintedLine(

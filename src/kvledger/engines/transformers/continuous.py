@@ -46,13 +46,13 @@ def _shape(groups: Sequence[LayerGroup], tp: int) -> AttentionCache:
     if None in shapes or not shapes:
         raise ModelError(
             "continuous batching of Transformers 5.24 serves full and sliding-window attention only",
-            hint="use `cache=dynamic`",
+            hint="use `--set cache=dynamic`",
         )
     first = next(c for c in caches if isinstance(c, AttentionCache))
     if len(shapes) > 1 or first.key_size != first.value_size:
         raise ModelError(
             "continuous batching of Transformers 5.24 has one head size and one number of heads for all layers",
-            hint="use `cache=dynamic`",
+            hint="use `--set cache=dynamic`",
         )
     if tp > 1 and first.kv_heads % tp:
         raise UsageError(f"{first.kv_heads} key-value heads cannot be divided among {tp} ranks")

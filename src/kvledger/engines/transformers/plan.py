@@ -56,7 +56,7 @@ def _find_storage(model: ModelSpec, deployment: Deployment, settings: Settings) 
     if storage.kv.name not in ("float32", "float16", "bfloat16"):
         raise UsageError(
             f"Transformers keeps the cache in the dtype of the activations, not in `{name}`",
-            hint="use `cache=fp8` or `cache=quantised`",
+            hint="use `--set cache=fp8` or `--set cache=quantised`",
         )
     if settings.cache == "fp8":
         return replace(storage, kv=find_kv_format("fp8"))
@@ -100,7 +100,7 @@ def _plan_rows(
     if settings.cache in ("quantised", "fp8") and any(group.kind is not ClaimKind.FULL for group in groups):
         raise ModelError(
             "`QuantizedCache` of Transformers 5.24 serves models with full attention in every layer only",
-            hint="use `cache=dynamic`",
+            hint="use `--set cache=dynamic`",
         )
     parts = [_fixed_part(group, rows, longest, settings) for group in groups if _is_fixed(group, settings)]
     if settings.cache == "quantised":

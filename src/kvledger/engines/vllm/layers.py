@@ -122,7 +122,7 @@ def _all_layers(model: ModelSpec, settings: Settings) -> list[Layer]:
             whose = "has no draft layers of its own" if not model.draft_layers else "is drafted for by another model"
             raise UsageError(
                 f"`{model.name}` {whose}, so the draft's KV cache is not known",
-                hint="give the option `draft_layers` (1 for EAGLE), or `speculative_method=ngram`",
+                hint="give `--set draft_layers=1` (1 for EAGLE), or `--set speculative_method=ngram`",
             )
         return [*layers, *model.draft_layers]
     full = [layer for layer in layers if _is_full(layer)]

@@ -44,6 +44,11 @@ class Book:
     side: SavedSide | None = None
 
     @property
+    def ran(self) -> bool:
+        """Whether there was any time to take means over: a policy that rejects every request has none."""
+        return any(self.ratio.values())
+
+    @property
     def meaning(self) -> str:
         """What the policy, or the way, does."""
         return self.policy.meaning if self.policy else self.side.meaning if self.side else ""
@@ -85,7 +90,7 @@ def _of_policy(policy: SavedPolicy, layouts: Sequence[SavedLayout], *, run: int,
         unit="bytes",
         ratio={account: ratio.get(account, 0.0) for account in Account},
         waiting=waiting,
-        running=policy.saturated_running if waiting else policy.mean_running,
+        running=policy.saturated_running if waiting else policy.mean_running if policy.busy_seconds else None,
         timeline=timeline_of(policy.timeline, most=most, sampled=False),
         layouts=layouts,
         policy=policy,

@@ -75,12 +75,16 @@ def parse_recipe(spec: str, *, seed: int) -> Recipe:
             f"there is no synthetic workload `{name[:40]}`", hint=suggest(name, CATALOGUE, what="the names are")
         )
     values = {**COMMON, **kind.defaults}
+    given: set[str] = set()
     for part in parts:
         key, _, text = (piece.strip() for piece in part.partition("="))
         if key not in values:
             raise UsageError(
                 f"`{kind.name}` has no parameter `{key[:40]}`", hint=suggest(key, values, what="the parameters are")
             )
+        if key in given:
+            raise UsageError(f"`{kind.name}` is given `{key}` twice", hint="keep one of the two")
+        given.add(key)
         values[key] = _number(key, text)
     _check_ranges(values)
     return Recipe(
@@ -134,11 +138,18 @@ _RANGES: Mapping[str, tuple[float, float]] = {
 }
 
 
+def _exact(value: float) -> str:
+    """Write a bound, or what misses it, so that the two can be told apart."""
+    return f"{int(value):,}" if abs(value) < 1e15 and value == int(value) else f"{value:g}"
+
+
 def _check_ranges(values: Parameters) -> None:
     for key, value in values.items():
         low, high = _RANGES.get(key, (1, _MAX_TOTAL))
         if not low <= value <= high:
-            raise UsageError(f"`{key}={value:g}` is outside {low:g} to {high:g}", hint=f"choose `{key}` within it")
+            raise UsageError(
+                f"`{key}={_exact(value)}` is outside {_exact(low)} to {_exact(high)}", hint=f"choose `{key}` within it"
+            )
     if bool(values["on"]) != bool(values["off"]):
         raise UsageError("`on` and `off` belong together: seconds with arrivals and seconds without")
     if values["on"] and values["swing"]:

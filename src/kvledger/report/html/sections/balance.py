@@ -67,7 +67,8 @@ def _when(books: Sequence[Book]) -> str:
 
 
 def _row(book: Book, books: Sequence[Book], names: Sequence[str]) -> Markup:
-    used = join(element("b", percent(book.ratio[Account.USED])), " ", account_name(Account.USED))
+    share = percent(book.ratio[Account.USED]) if book.ran else "–"
+    used = join(element("b", share), " ", account_name(Account.USED))
     running = (
         join(element("b", f"{book.running:.1f}"), " ", both("balance.running")) if book.running is not None else ""
     )
@@ -120,6 +121,8 @@ def _table(books: Sequence[Book], names: Sequence[str], accounts: Sequence[Accou
     for book in books:
         shares = [
             cell(share_cell(book.ratio[a], book.capacity, book.unit), round(book.ratio[a] * book.capacity))
+            if book.ran
+            else cell("–")
             for a in accounts
         ]
         running = cell("–") if book.running is None else cell(f"{book.running:.1f}", book.running)
