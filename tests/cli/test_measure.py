@@ -1,5 +1,6 @@
 """`kvledger measure`: every kind of source, text and JSON, and what goes wrong."""
 
+import gzip
 import json
 
 import pytest
@@ -373,3 +374,11 @@ def test_bytes_that_no_dtype_of_the_model_explains_are_hinted_at_and_noted():
     assert "would hold 771 blocks of llama-3-8b, but has 257" in result.stderr
     assert json.loads(result.stdout)["notes"] == [result.stderr.removeprefix("hint: ").rstrip()]
     assert run("-", "--model", "llama-3-8b", "--json", text=with_bytes(32 * 65_536)).stderr == ""  # one of two ranks
+
+
+def test_a_packed_file_says_how_to_unpack_it(tmp_path):
+    path = tmp_path / "vllm.log.gz"
+    path.write_bytes(gzip.compress(busiest().encode()))
+    error = run(str(path)).exception
+    assert isinstance(error, SourceError)
+    assert (error.message, error.hint) == ("this is gzip data, not text", "unpack it: `zcat FILE | kvledger measure -`")

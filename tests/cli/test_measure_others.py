@@ -72,6 +72,12 @@ def test_llamacpp_is_priced_by_its_log_and_its_layout_read_from_it():
     }
 
 
+def test_strips_are_told_in_readable_bytes():
+    with serving_paths(llamacpp()) as (url, _):
+        found = json.loads(ok(url, "--no-kv-unified", "--bytes-per-token", str(2**20), "--json"))["findings"]
+    assert "busy slots own 948.00 MiB that" in str(found)
+
+
 @pytest.mark.parametrize(("flag", "capacity"), [("--kv-unified", 1024), ("--no-kv-unified", 2048)])
 def test_the_layout_of_slots_can_be_said(flag, capacity):
     with serving_paths(llamacpp()) as (url, _):

@@ -1,6 +1,10 @@
 """Tables stay readable at any width: numbers and words are never broken."""
 
+import re
+
 import pytest
+from rich.console import Group
+from rich.text import Text
 
 from kvledger.report.tables import new_table, render
 
@@ -52,3 +56,15 @@ def test_a_long_name_is_shown_whole_where_the_numbers_leave_room():
     made = new_table("by hand", "", "measured in the replay")
     made.add_row("filled when it ends, at 794 tokens on average", "99.21 MiB", "81.8 %")
     assert "on average  99.21 MiB" in render(made, width=72, color=False)
+
+
+@pytest.mark.parametrize("width", range(20, 60))
+def test_no_line_ends_between_a_number_and_its_unit(width):
+    sentence = "`max` keeps 29.9 % of 16.00 GiB from others for 3.5 s to store 5.3 % or 512 B, and 40 percent are kept"
+    made = new_table("name", "", price=True)
+    made.add_row("a", "81.8 %", sentence)
+    for shown in (sentence, Text(sentence, style="bold"), Group(Text(sentence), made)):
+        text = render(shown, width=width, color=False)
+        assert not re.search(r"\d\n *(?:%|(?:GiB|s|B)\b)", text)
+        assert "\ue000" not in text
+    assert "3.5 s" in text

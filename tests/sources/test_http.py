@@ -229,3 +229,9 @@ def test_a_handshake_that_is_never_answered_may_be_plain_http():
 def test_a_token_file_that_cannot_be_read_says_why(tmp_path):
     with pytest.raises(SourceError, match="cannot be read: No such file or directory"):
         read_token(str(tmp_path / "none"))
+
+
+def test_a_server_that_loads_its_model_is_told_from_one_that_is_gone():
+    with answering(reply("", status="503 Busy")) as url, pytest.raises(SourceError) as found:
+        get(url)
+    assert found.value.message == "the server answers with status 503 (it is loading its model, or overloaded)"

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from io import StringIO
 from itertools import pairwise
 
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.measure import Measurement
+from rich.segment import Segment
 from rich.table import Column, Table
 from rich.text import Text
 
@@ -18,6 +20,9 @@ from kvledger.units import percent
 __all__ = ["Heading", "heading", "new_table", "percent", "render", "signed_points"]
 
 
+_BEFORE_UNIT = re.compile(r"(?<=\d) (?=%|(?:[KMGTP]i)?B\b|m?s\b)")
+_BOUND = "\ue000"
+"""Stands for such a blank while lines are broken: of the private use area, and one column wide."""
 _GAP = 2
 _LEAST_SENTENCE = 24
 _LEAST_NAME = 12
@@ -117,7 +122,20 @@ def signed_points(ratio: float) -> str:
 def render(renderable: RenderableType, *, width: int, color: bool) -> str:
     """Return what a console of that width would print."""
     stream = StringIO()
-    console = Console(file=stream, width=width, force_terminal=color, no_color=not color, highlight=False)
+    console = _WholeAmounts(file=stream, width=width, force_terminal=color, no_color=not color, highlight=False)
     paint_accounts(console, os.environ)
     console.print(renderable)
-    return "\n".join(line.rstrip() for line in stream.getvalue().splitlines()) + "\n"
+    printed = stream.getvalue().replace(_BOUND, " ")
+    return "\n".join(line.rstrip() for line in printed.splitlines()) + "\n"
+
+
+class _WholeAmounts(Console):
+    """A console that ends no line between a number and its unit."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """Render as any console does, the blank before a unit taken for a letter."""
+        shown = self.render_str(renderable) if isinstance(renderable, str) else renderable
+        if isinstance(shown, Text) and _BEFORE_UNIT.search(shown.plain):
+            shown = shown.copy()
+            shown.plain = _BEFORE_UNIT.sub(_BOUND, shown.plain)
+        return super().render(shown, options)

@@ -192,6 +192,8 @@ def decode_text(content: bytes, content_type: str = "") -> str:
             "LMDeploy or Transformers",
             hint="give the /metrics address of one of them",
         )
+    if content.startswith(b"\x1f\x8b"):
+        raise SourceError("this is gzip data, not text", hint="unpack it: `zcat FILE | kvledger measure -`")
     if b"\x00" in content[:4096] and is_wide(content) is None:
         raise SourceError("this is binary data, not the text of /metrics", hint="give the server's /metrics address")
     return decode(content)

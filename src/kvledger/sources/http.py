@@ -38,10 +38,14 @@ _EXPIRED, _OTHER_NAMES = 10, (62, 64)
 _MAX_TOKEN = 16384
 _HINTS = {
     401: "give a bearer token with --token-file, or in KVLEDGER_TOKEN",
+    503: "ask again when it has loaded; --for goes on asking a server that answered once",
     403: "the token may not read metrics",
     404: "check the path; vLLM, SGLang, llama.cpp, TGI, TensorRT-LLM, LMDeploy and Transformers are read, and serve "
     "/metrics beside /v1 (SGLang and LMDeploy with --enable-metrics)",
 }
+
+_MEANINGS = {503: " (it is loading its model, or overloaded)"}
+"""Of llama-server, which listens before its model is there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -247,7 +251,7 @@ def _refused(response: Any) -> SourceError:
     if 300 <= status < 400:
         return SourceError(f"the server answers with a redirect ({status})", hint="give the address it leads to")
     return SourceError(
-        f"the server answers with status {status}",
+        f"the server answers with status {status}" + _MEANINGS.get(status, ""),
         hint=_HINTS.get(status, "check the server"),
         status=status,
         is_transient=(status >= 500 and status != 501) or status == 429,
