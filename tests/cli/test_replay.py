@@ -509,3 +509,28 @@ def test_two_pools_tell_which_one_refuses_and_need_a_model_with_windows(capsys):
     for cost in (("--model", "llama-3-8b"), ("--bytes-per-token", 9)):
         found = call(capsys, *flags, *cost)
         assert (found.code, "is for full attention beside sliding windows" in found.err) == (2, True)
+
+
+def test_two_pools_have_a_page_without_a_map(capsys, tmp_path):
+    call(
+        capsys, "replay", "synthetic:chat,requests=20,rate=inf", "--policy", "paged:pools", "--model", "gemma-3-4b",
+        "--memory", "2GiB", "--findings", "off", "-q", "--html", tmp_path / "page.html",
+        "-o", tmp_path / "o.json", "--json",
+    )  # fmt: skip
+    (pools,) = json.loads((tmp_path / "o.json").read_text())["policies"]
+    assert (pools["finished"], pools["layouts"]) == (20, [])
+    assert "paged:pools" in (tmp_path / "page.html").read_text()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--policy", "paged:pools", "--model", "gemma-3-4b", "--memory", "2GiB"),
+        ("--policy", "paged", "--beams", 2, "--bytes-per-token", 100, "--capacity-tokens", 20_000),
+    ],
+)
+def test_a_remedy_that_is_not_replayed_beside_what_was_asked_is_not_proved(capsys, options):
+    trace = "synthetic:chat,requests=20,rate=inf,shared_prefix=100"
+    found = call(capsys, "replay", trace, *options, "--findings", "all", "--json", "-q")
+    assert found.code == 0, found.err
+    assert "KV030" not in {told["code"] for told in found.json()["findings"]["told"]}

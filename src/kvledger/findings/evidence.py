@@ -10,7 +10,7 @@ from kvledger.engines.facts import EngineLog, EngineSnapshot, PeriodicSample, St
 from kvledger.engines.plan import Plan, Planner
 from kvledger.engines.size import SizeOutcome
 from kvledger.engines.vllm.metrics import VllmEngine
-from kvledger.errors import Error
+from kvledger.errors import CapacityError, Error, UsageError
 from kvledger.ledger import Account
 from kvledger.measure.log_check import LogCheck
 from kvledger.measure.pool import PoolShape
@@ -36,8 +36,11 @@ class Prover:
     refused: int = 0
 
     def prove(self, workload: Workload, scenario: Scenario) -> Outcome | None:
-        """Return the outcome, or None when the replay is not allowed."""
-        outcome = self.run(workload, scenario) if self.run is not None else None
+        """Return the outcome, or None when the replay is not allowed, or nothing replays what is asked together."""
+        try:
+            outcome = self.run(workload, scenario) if self.run is not None else None
+        except (UsageError, CapacityError):  # such as a beam search beside a prefix cache
+            return None
         self.refused += outcome is None
         return outcome
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kvledger.ledger import Account
-from kvledger.pool.policy import Policy
+from kvledger.pool.policy import Kind, Policy
 from kvledger.replay.outcome import Outcome
 from kvledger.replay.settings import Pool, Settings
 from kvledger.replay.simulate import Machine, assemble
@@ -38,7 +38,7 @@ def take_snapshots(
     """Replay again up to the stretches of the timeline that are fullest, waste most and have most holes.
 
     In each, up to 256 instants between two steps are looked at, evenly spaced, and the one with most is taken. The
-    pages of a radix tree have no numbers: then there is no snapshot.
+    pages of a radix tree, and of two pools, have no numbers: then there is no snapshot.
 
     Args:
         workload: The requests of ``outcome``.
@@ -48,7 +48,7 @@ def take_snapshots(
         outcome: What the first replay found.
     """
     stretches = _stretches(outcome)
-    if policy.is_radix:
+    if policy.is_radix or (policy.kind is Kind.PAGED and policy.has_two_pools):
         return []
     machine = assemble(workload, policy, pool=pool, settings=settings)
     if not stretches:
