@@ -120,3 +120,10 @@ def test_preemptions_that_no_line_tells_are_not_zero():
     )
     (check,) = check_log(read_log("\n".join(line % second for second in (1, 2))))
     assert check.load.preemptions is None
+
+
+def test_without_a_block_size_what_is_held_is_the_most_that_holds_tokens():
+    """vLLM's START tells no block size, so how much of what is held are tails is not known."""
+    load = one(START + lines((38, 0, 31.4, 400.0))).load
+    assert load.used_ratio is None
+    assert "at most 31.5 % of the pool holds tokens" in load.verdict.sentence

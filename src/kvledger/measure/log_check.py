@@ -266,6 +266,7 @@ def _signs(
         peak_held_ratio=held[1],
         peak_used_ratio=used[0] if used is not None else held[0],
         peak_used_high_ratio=used[1] if used is not None else held[1],
+        is_used_told=used is not None,
         peak_waiting=max(waiting) if any(s.waiting is not None for s in samples) else None,
         peak_running=max(_count(sample.running) for sample in samples),
         waiting_ratio=sum(w > 0 for w in waiting) / len(waiting),

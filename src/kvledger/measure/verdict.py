@@ -57,6 +57,8 @@ class Signs:
     generated_tokens: int | None
     """Tokens generated in the window; None with one sample."""
     seconds: float
+    is_used_told: bool = True
+    """False of a log without a block size: then the tokens stored are taken to be what is held, and may be fewer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,6 +132,8 @@ def _tell_instant(verdict: Verdict, *, is_log: bool) -> Verdict:
 
 def _judge_memory(signs: Signs) -> Verdict:
     held, used = percent(signs.peak_held_ratio), percents(signs.peak_used_ratio, signs.peak_used_high_ratio)
+    if not signs.is_used_told:
+        used = f"at most {percent(signs.peak_used_high_ratio)}"
     at_peak = " at the peak" if signs.samples > 1 else ""
     while_waiting = signs.held_ratio_while_waiting
     if signs.peak_waiting and while_waiting is not None and while_waiting < NEAR_FULL_RATIO:

@@ -71,3 +71,9 @@ def test_text_made_to_take_long_does_not():
         parts = re.split(r"\{\w+\}", english)
         translate(("1".join(part * 9 for part in parts) * 30)[:599])
     assert time.process_time() - began < 2
+
+
+def test_bounds_of_a_number_are_translated_with_their_sentence():
+    sentence = "well under 50 %: {} of the pool holds tokens, and nothing waits for memory"
+    assert "内存池中 11.3 到 11.9 % 存放" in translate(sentence.format("11.3 to 11.9 %"))
+    assert "内存池中 最多 31.5 % 存放" in translate(sentence.format("at most 31.5 %"))

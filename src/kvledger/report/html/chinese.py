@@ -16,6 +16,7 @@ __all__ = ["translate"]
 
 _LONGEST = 600
 _FIELD = re.compile(r"\\\{(\w+)\\\}")
+_AMOUNT = re.compile(r"(at most )?(\d[\d.,]*)(?: to (\d[\d.,]*))?( %)?")
 _BREAKS = ((re.compile(r"(?<=\.) (?=[A-Z0-9`])"), ""), (re.compile("; "), "；"), (re.compile(", and "), "，"))
 
 
@@ -43,8 +44,23 @@ def _match(text: str) -> str | None:
     for pattern, chinese in _rules():
         match = pattern.fullmatch(text)
         if match:
-            return chinese.format(**{name: translate(value) or value for name, value in match.groupdict().items()})
+            return chinese.format(
+                **{name: translate(value) or _translate_amount(value) for name, value in match.groupdict().items()}
+            )
     return None
+
+
+def _translate_amount(text: str) -> str:
+    """Return a field in Chinese where it is a number with bounds, else as it is.
+
+    >>> _translate_amount("at most 31.5 %"), _translate_amount("11.3 to 11.9 %"), _translate_amount("paged")
+    ('最多 31.5 %', '11.3 到 11.9 %', 'paged')
+    """
+    match = _AMOUNT.fullmatch(text)
+    if match is None:
+        return text
+    most, low, high, unit = match.groups(default="")
+    return ("最多 " if most else "") + low + (f" 到 {high}" if high else "") + unit
 
 
 @cache
