@@ -128,3 +128,20 @@ def test_a_sibling_file_that_is_garbage_does_not_matter() -> None:
     options = ReadOptions(siblings={"x": lambda: io.BytesIO(b"\x00\x01"), "y": lambda: io.BytesIO(b"")})
     trace = read_trace(io.BytesIO(SAMPLES[4].encode()), options=options)
     assert trace.workload.content is None
+
+
+@pytest.mark.parametrize("name", [[1], ["a"], [[1]], {"a": 1}, [None], True])
+def test_a_session_that_is_no_name_is_unknown(name: object) -> None:
+    plain = {"arrival_seconds": 0, "prompt_tokens": 4, "output_tokens": 2, "session": "a"}
+    rows = [plain, {**plain, "session": name}, {**plain, "session": None}]
+    trace = read("\n".join(map(json.dumps, rows)))
+    assert len(trace.workload) == 3
+
+
+@pytest.mark.parametrize("parent", [[1], ["a"], {"a": 1}, None])
+def test_a_parent_that_is_no_name_begins_a_session(parent: object) -> None:
+    turn = {"timestamp": 0.0, "input_length": 20, "output_length": 5, "type": "text", "turn": 1, "hash_ids": [1, 2]}
+    rows = [{**turn, "chat_id": own, "parent_chat_id": before} for own, before in ((1, -1), (None, -1), (3, parent))]
+    trace = read("\n".join(map(json.dumps, rows)))
+    assert trace.workload.session is not None
+    assert len(set(trace.workload.session.tolist())) == 3

@@ -151,16 +151,18 @@ class _BatchReader:
     def _linked(self, values: Any, parents: Any) -> NDArray[np.int64]:
         """Give every row the session of its parent, or a new one where the parent is unknown."""
         out = np.empty(len(values), dtype=np.int64)
-        for row, (own, parent) in enumerate(zip(values.to_pylist(), parents.to_pylist())):
-            session = self._sessions.get(parent)
+        for row, (own, parent) in enumerate(zip(_names(values).to_pylist(), _names(parents).to_pylist())):
+            session = None if parent is None else self._sessions.get(parent)
             if session is None:
                 session = self._roots
                 self._roots += 1
-            self._sessions[own] = out[row] = session
+            out[row] = session
+            if own is not None:
+                self._sessions[own] = session
         return out
 
     def _session(self, values: Any) -> NDArray[np.int64]:
-        encoded = pc.dictionary_encode(values)
+        encoded = pc.dictionary_encode(_names(values))
         if isinstance(encoded, pa.ChunkedArray):
             encoded = encoded.combine_chunks()
         numbers_of = [
@@ -213,3 +215,8 @@ def find_unit(name: str, values: Any, source: str) -> TimeUnit:
             hint=f"say it with --columns arrival={name}:s (or ms, us, ns, date),prompt=...,output=...",
         )
     return unit
+
+
+def _names(values: Any) -> Any:
+    """Return a column of names; lists and objects are none."""
+    return pa.nulls(len(values)) if pa.types.is_nested(values.type) else values
