@@ -85,6 +85,12 @@ class Scheduler:
             block.ref_cnt = 0
             block.block_hash = name if (place + 1) * BLOCK <= request.num_computed_tokens else None
 
+    def finish_requests(self, names, status):
+        """End requests from outside, as when their clients leave; no step follows."""
+        for name in names:
+            self.finish(name)
+        return [*names]
+
     def update_from_output(self, scheduled, output):
         outputs = []
         for request in self.running:

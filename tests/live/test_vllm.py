@@ -5,6 +5,7 @@ of, so each sample is compared with the truth of the same instant, to the token.
 """
 
 import asyncio
+import json
 import os
 import random
 from pathlib import Path
@@ -147,6 +148,7 @@ def test_the_ledger_of_a_live_server_is_that_of_its_scheduler(tmp_path, is_ahead
     with vllm(tmp_path / "server", *flags, is_ahead=is_ahead) as server:
         rows = asyncio.run(load(server.port, traffic_of(random.Random(1))))
     ledgers = written(server.ledgers)
+    (tmp_path / "rows.json").write_text(json.dumps(rows), "utf-8")  # stays beside the ledgers when this fails
     expected = Scheduling.AHEAD if is_ahead else Scheduling.IN_STEP
     assert {line["scheduling"] for line in ledgers} == {expected.value}
     busy = check(rows, ledgers)

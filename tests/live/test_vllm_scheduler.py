@@ -88,6 +88,21 @@ def test_between_due_steps_nothing_is_drawn_but_the_last_request_leaving_is_seen
     ]
 
 
+def test_the_last_client_leaving_between_two_steps_is_seen(folder, monkeypatch):
+    monkeypatch.setenv("KVLEDGER_VLLM_EVERY", "3600")
+    scheduler = make(LedgerScheduler)
+    for name in "abc":
+        scheduler.admit(name, 6)
+    scheduler.update_from_output(None, None)
+    assert scheduler.finish_requests(["a"], None) == ["a"]
+    scheduler.finish_requests(["b", "c"], None)
+    scheduler.finish_requests([], None)
+    assert [(line["step"], line["running"], line["held_blocks"]) for line in lines(folder, scheduler)] == [
+        (1, 3, 6),
+        (1, 0, 0),
+    ]
+
+
 def test_without_a_folder_a_line_stands_in_the_log_now_and_then(monkeypatch, caplog):
     monkeypatch.delenv("KVLEDGER_VLLM_DIR", raising=False)
     scheduler = make(LedgerScheduler)

@@ -59,8 +59,14 @@ def test_a_pool_with_room_for_what_was_due_preempted_nobody_however_long_request
     assert suspicious(at(0, running=0), *busy, longest_blocks=250) == [False] * 5
 
 
-def test_a_pool_with_room_for_the_longest_request_is_not_under_pressure_whatever_was_written():
-    assert suspicious(at(60), at(60, steps=10_000, started=90, due=5000)) == [False, False]
+def test_a_pool_with_room_for_the_longest_request_is_not_under_pressure_while_nobody_leaves():
+    assert suspicious(at(60), at(60, steps=10_000, due=5000)) == [False, False]
+
+
+@pytest.mark.parametrize("left", [{"started": 90}, {"running": 3}])
+def test_a_pool_may_have_been_full_before_somebody_left(left):
+    assert suspicious(at(60), at(60, steps=10_000, due=5000, **left)) == [False, True]
+    assert suspicious(at(60), at(60, steps=10, **left)) == [False, False]
 
 
 def test_what_is_due_may_not_have_fitted():

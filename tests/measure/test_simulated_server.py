@@ -121,6 +121,16 @@ def test_intervals_hold_the_truth_while_a_preempted_request_is_computed_again(se
         assert reading.balance.live.low <= live <= reading.balance.live.high
 
 
+@pytest.mark.parametrize(("seed", "gap", "budget"), [(1405, 5, 24), (2909, 2, 64), (4438, 5, 14)])
+def test_a_pool_that_was_full_between_two_samples_and_is_not_any_more_can_have_preempted(seed, gap, budget):
+    """A request ends after the preemption: neither sample finds the pool near full."""
+    server, meter = Server(blocks=33, budget=budget, longest_blocks=14), Meter()
+    for number, (scrape, stored, _) in enumerate(bursts(server, seed=seed)):
+        if number % gap == 0:
+            used = meter.take(scrape, seconds=number / 10)[0].balance.used
+            assert used.low <= stored <= used.high
+
+
 def test_a_request_that_takes_the_place_of_one_whose_client_left_may_be_computed_again():
     """Asynchronous: every running request had emitted at every step, and one of them had only just been admitted."""
     server = Server(is_asynchronous=True, budget=64)

@@ -69,6 +69,12 @@ class _Watched:
             self._kvledger.step(outputs)
         return outputs
 
+    def finish_requests(self, *args: Any, **options: Any) -> Any:
+        finished = super().finish_requests(*args, **options)  # type: ignore[misc]
+        if self._kvledger is not None:
+            self._kvledger.leave()
+        return finished
+
     def shutdown(self) -> Any:
         if self._kvledger is not None:
             self._kvledger.close()
@@ -93,12 +99,20 @@ class SchedulerLedger:
 
     def step(self, outputs: Mapping[int, Any]) -> None:
         """Count what one step has handed out; draw up the ledger at intervals, and when the last request has left."""
+        self._look_on(outputs, is_step=True)
+
+    def leave(self) -> None:
+        """Draw up the ledger when the last request has left with its client: no step may follow for long."""
+        self._look_on({}, is_step=False)
+
+    def _look_on(self, outputs: Mapping[int, Any], *, is_step: bool) -> None:
         if self._is_broken:
             return
         try:
-            self._count(outputs)
+            if is_step:
+                self._count(outputs)
             now, is_busy = time.monotonic(), bool(self._scheduler.running)
-            if now >= self._due or (self._was_busy and not is_busy):
+            if (is_step and now >= self._due) or (self._was_busy and not is_busy):
                 self._draw(now)
             self._was_busy = is_busy
         except Exception:

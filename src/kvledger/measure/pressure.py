@@ -1,8 +1,9 @@
 """Whether a request can have been preempted, and may still be computed again: it runs, but lacks a part of its tokens.
 
 A running request is preempted when blocks are asked for and none is free. That is supposed to be possible only around a
-sample at which one of the longest requests would not fit. And not even there if between it and the one before no more
-was asked for than was free: blocks for all tokens that were written or were due.
+sample at which one of the longest requests would not fit; where it is told what was asked for, also around one before
+which a request can have left with its blocks. And then not if between it and the one before no more was asked for than
+was free: blocks for all tokens that were written or were due.
 
 Who is computed again emits nothing. So if the same requests ran at two samples, and there were as many tokens as steps
 times requests between them, nobody was, whatever was possible before. With asynchronous scheduling a sample shows the
@@ -67,7 +68,10 @@ class PressureTracker:
             self.last, self.is_pressed, self.pressed_seconds = mark, False, -math.inf
             return False
         asked = None if mark is None or self.last is None else _most_asked(shape, self.last, mark)
-        self.is_pressed = _is_near_full(shape, held_blocks) and (asked is None or asked > shape.usable_blocks)
+        self.is_pressed = _is_near_full(shape, held_blocks)
+        if asked is not None:
+            can_have_been_full = self.is_pressed or _can_have_left(self.last, mark)
+            self.is_pressed = can_have_been_full and asked > shape.usable_blocks
         self.last = mark
         return self.is_pressed or seconds - self.pressed_seconds < RECOMPUTED_SECONDS
 
@@ -87,6 +91,13 @@ def _all_emitted(then: _Mark, now: _Mark, scheduling: Scheduling) -> bool:
         return False
     steps = now.steps - then.steps
     return steps > 0 and now.generated - then.generated == steps * now.running
+
+
+def _can_have_left(then: _Mark | None, now: _Mark | None) -> bool:
+    """Whether a request can have gone since, and its blocks with it: the pool may have been full before that."""
+    if then is None or now is None:
+        return False
+    return (then.started, then.ended) != (now.started, now.ended) or now.running < then.running
 
 
 def _most_asked(shape: PoolShape, then: _Mark, now: _Mark) -> int | None:
