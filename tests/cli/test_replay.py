@@ -534,3 +534,16 @@ def test_a_remedy_that_is_not_replayed_beside_what_was_asked_is_not_proved(capsy
     found = call(capsys, "replay", trace, *options, "--findings", "all", "--json", "-q")
     assert found.code == 0, found.err
     assert "KV030" not in {told["code"] for told in found.json()["findings"]["told"]}
+
+
+def test_a_prompt_far_larger_than_the_pool_takes_no_table_of_its_length(capsys, tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text(
+        "arrival_seconds,prompt_tokens,output_tokens,shared_prefix_tokens\n0,100000000,5,32\n1,40,5,32\n2,40,5,32\n"
+    )
+    found = call(
+        capsys, "replay", path, *SMALL, "--policy", "paged", "--prefix-caching", "on", "--findings", "off", "--json"
+    )
+    (paged,) = found.json()["policies"]
+    assert (paged["finished"], paged["rejected"]) == (2, {"larger_than_pool": 1})
+    assert paged["prefix"]["hit_tokens"] == 32

@@ -127,7 +127,8 @@ def _share(
 
     block = size.unit_tokens
     known = find_known_content(workload, block_size=block)
-    longest = min(settings.max_model_len, workload.longest_tokens) // block + 2
+    fitting = min(min(settings.max_model_len, workload.longest_tokens) // block, size.units)  # longer ones are rejected
+    longest = fitting + 2
     _check_trackable("a prefix cache", size)
     content = (np.array([known.how, known.grain_tokens], np.int64), known.offsets, known.ids, known.covered)
     if keeping is Keeping.RUNS and policy.eviction is Eviction.LRU:
