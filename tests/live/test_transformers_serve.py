@@ -118,7 +118,7 @@ async def drive(port, model, work):
     tasks = [asyncio.create_task(chat(port, model, request, tokens)) for request, tokens in requests]
     endpoint, out = address(port), []
     while not all(task.done() for task in tasks):
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0.01)
         before, began = [one.tokens() for one, _ in requests], time.time()
         answer = await asyncio.to_thread(endpoint.take)
         out.append((began, answer.snapshots, before, [one.tokens() for one, _ in requests]))
