@@ -138,7 +138,8 @@ class Segments:
 
     def take(self, size):
         chosen = self.choose(size)
-        if chosen is None:
+        if chosen is None:  # PyTorch has given back all it could before it gives up
+            self.segments = [s for s in self.segments if not self.idle(s)]
             return None
         if chosen == "device":
             new = self.segment_size(size)

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kvledger.ledger import Account
@@ -27,6 +27,7 @@ def ledgers(lengths, policy, pool, scheduler):
 
 
 @settings(max_examples=80, deadline=None)
+@example([(223, 38), (392, 30)], Growth.EXACT, 54_525_952, 3, 50)  # what cannot grow has given back free segments
 @given(
     st.lists(st.tuples(st.integers(1, 400), st.integers(1, 60)), min_size=1, max_size=25),
     st.sampled_from(list(Growth)),
