@@ -67,6 +67,7 @@ def test_a_pool_with_room_for_the_longest_request_is_not_under_pressure_while_no
 def test_a_pool_may_have_been_full_before_somebody_left(left):
     assert suspicious(at(60), at(60, steps=10_000, due=5000, **left)) == [False, True]
     assert suspicious(at(60), at(60, steps=10, **left)) == [False, False]
+    assert suspicious(at(60), at(60, steps=10_000, due=5000, **left), seconds=[0.0, 15.0]) == [False, False]
 
 
 def test_what_is_due_may_not_have_fitted():

@@ -1,8 +1,8 @@
 """Whether a request can have been preempted, and may still be computed again: it runs, but lacks a part of its tokens.
 
 A running request is preempted when blocks are asked for and none is free. That is supposed to be possible only around a
-sample at which one of the longest requests would not fit; where it is told what was asked for, also around one before
-which a request can have left with its blocks. And then not if between it and the one before no more was asked for than
+sample at which one of the longest requests would not fit; between two samples that are close, and where it is told what
+was asked for, also if a request can have left with its blocks. And then not if between them no more was asked for than
 was free: blocks for all tokens that were written or were due.
 
 Who is computed again emits nothing. So if the same requests ran at two samples, and there were as many tokens as steps
@@ -24,6 +24,8 @@ __all__ = ["RECOMPUTED_SECONDS", "PressureTracker"]
 
 RECOMPUTED_SECONDS = 60.0
 """A request that runs again after a preemption has computed its tokens by then."""
+_CLOSE_SECONDS = 2.0
+"""Between samples further apart, more is written than most pools hold, so that any could have been full in between."""
 _LONGEST_SHARE = 4
 """Where the longest request is not known, a quarter of the pool stands for it."""
 
@@ -51,6 +53,7 @@ class PressureTracker:
     pressed_seconds: float = -math.inf
     """When a preemption was last possible."""
     last: _Mark | None = None
+    last_seconds: float = -math.inf
     is_pressed: bool = False
 
     def ask(
@@ -64,13 +67,14 @@ class PressureTracker:
     ) -> bool:
         """Tell whether a request may be computed again at this sample; ``engine`` is None where its counters lie."""
         mark = None if engine is None else _read(engine, held_blocks)
+        is_close, self.last_seconds = seconds - self.last_seconds <= _CLOSE_SECONDS, seconds
         if mark is not None and self.last is not None and _all_emitted(self.last, mark, scheduling):
             self.last, self.is_pressed, self.pressed_seconds = mark, False, -math.inf
             return False
         asked = None if mark is None or self.last is None else _most_asked(shape, self.last, mark)
         self.is_pressed = _is_near_full(shape, held_blocks)
         if asked is not None:
-            can_have_been_full = self.is_pressed or _can_have_left(self.last, mark)
+            can_have_been_full = self.is_pressed or (is_close and _can_have_left(self.last, mark))
             self.is_pressed = can_have_been_full and asked > shape.usable_blocks
         self.last = mark
         return self.is_pressed or seconds - self.pressed_seconds < RECOMPUTED_SECONDS
