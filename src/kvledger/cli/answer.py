@@ -74,14 +74,9 @@ def ask(question: Question, *, load: Callable[..., Trace] = load_trace) -> Repla
     recorded = _trace(question, load, identity=False) if is_recorded(question) else None
     question, said = as_recorded(question, None if recorded is None else recorded.served)
     mitigated, changes = _mitigated(question), parse_tries(question.tries)
-    policies = _policies(question, question.policies)
-    named = {policy.name for policy in policies}
-    policies += [policy for policy in mitigated if policy.name not in named]
+    policies = _joined(_policies(question, question.policies), mitigated)
     cost = cost_of(question, needs_layers=any(policy.kind is Kind.VMM for policy in policies))
-    policies = [
-        grouped(policy, cost, kv_dtype=question.kv_dtype, window_ratio=question.swa_full_tokens_ratio)
-        for policy in policies
-    ]
+    policies = [_grouped(policy, cost, question) for policy in policies]
     pool = pool_of(question, cost)
     warned = () if recorded is None else warnings_of(question, recorded.served, pool)
     policies, left_out = _runnable(policies, pool)
@@ -93,14 +88,7 @@ def ask(question: Question, *, load: Callable[..., Trace] = load_trace) -> Repla
         question, load, identity=_needs_identity(policies, changes, proving=question.findings == Proofs.ALL)
     )
     length, origin = _max_model_len(question, cost, trace.workload)
-    settings = Settings(
-        max_model_len=length,
-        max_num_seqs=question.max_num_seqs,
-        max_num_batched_tokens=question.max_num_batched_tokens,
-        clock=clock,
-        restart_every_seconds=question.restart_every,
-        restart_down_seconds=60.0 if question.restart_every else 0.0,
-    )
+    settings = _settings_of(question, clock, length)
     notice, fit = KernelNotice(quiet=question.quiet), None
     if part is not None:
         fit = fitted(trace, recorded_policy(policies), pool, settings, part_ratio=part, notice=notice)
@@ -141,15 +129,44 @@ def ask(question: Question, *, load: Callable[..., Trace] = load_trace) -> Repla
             *(f"`{name}` is left out: {why}" for name, why in left_out.items()),
             *assumed,
             *notes_on_weights(clock_text, cost, pool.total_bytes(policies[0])),
-            *notes_on_blocks(policies, pool),
-            *notes_on_the_start(policies, pool, settings),
-            *notes_on_the_length(policies, origin, settings, trace.workload),
-            *notes_on_groups(policies, cost),
-            *notes_on_content(policies, trace),
-            *notes_on_samples(policies, trace.workload),
+            *_notes_on_policies(policies, pool, settings, cost, trace, origin),
             *notes_on_swapping([policy.name for policy in policies if policy.swaps], changes, settings.clock),
             *notes_on_tries(changes, clock_text, settings.clock),
         ),
+    )
+
+
+def _joined(policies: list[Policy], others: list[Policy]) -> list[Policy]:
+    """Return the policies, and the others whose names are not among them."""
+    named = {policy.name for policy in policies}
+    return [*policies, *(policy for policy in others if policy.name not in named)]
+
+
+def _grouped(policy: Policy, cost: Cost, question: Question) -> Policy:
+    return grouped(policy, cost, kv_dtype=question.kv_dtype, window_ratio=question.swa_full_tokens_ratio)
+
+
+def _settings_of(question: Question, clock: Clock, length: int) -> Settings:
+    return Settings(
+        max_model_len=length,
+        max_num_seqs=question.max_num_seqs,
+        max_num_batched_tokens=question.max_num_batched_tokens,
+        clock=clock,
+        restart_every_seconds=question.restart_every,
+        restart_down_seconds=60.0 if question.restart_every else 0.0,
+    )
+
+
+def _notes_on_policies(
+    policies: list[Policy], pool: Pool, settings: Settings, cost: Cost, trace: Trace, origin: str
+) -> tuple[str, ...]:
+    return (
+        *notes_on_blocks(policies, pool),
+        *notes_on_the_start(policies, pool, settings),
+        *notes_on_the_length(policies, origin, settings, trace.workload),
+        *notes_on_groups(policies, cost),
+        *notes_on_content(policies, trace),
+        *notes_on_samples(policies, trace.workload),
     )
 
 

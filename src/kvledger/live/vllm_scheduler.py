@@ -99,20 +99,21 @@ class SchedulerLedger:
 
     def step(self, outputs: Mapping[int, Any]) -> None:
         """Count what one step has handed out; draw up the ledger at intervals, and when the last request has left."""
-        self._look_on(outputs, is_step=True)
+        self._look_on(outputs)
 
     def leave(self) -> None:
         """Draw up the ledger when the last request has left with its client: no step may follow for long."""
-        self._look_on({}, is_step=False)
+        self._look_on(None)
 
-    def _look_on(self, outputs: Mapping[int, Any], *, is_step: bool) -> None:
+    def _look_on(self, outputs: Mapping[int, Any] | None) -> None:
         if self._is_broken:
             return
         try:
-            if is_step:
+            if outputs is not None:
                 self._count(outputs)
             now, is_busy = time.monotonic(), bool(self._scheduler.running)
-            if (is_step and now >= self._due) or (self._was_busy and not is_busy):
+            is_due = outputs is not None and now >= self._due
+            if is_due or (self._was_busy and not is_busy):
                 self._draw(now)
             self._was_busy = is_busy
         except Exception:
