@@ -5,6 +5,8 @@ import gzip
 import io
 import json
 
+import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,6 +14,7 @@ from hypothesis import strategies as st
 from kvledger.errors import Error
 from kvledger.traces import ReadOptions, read_trace
 from kvledger.traces.formats import own
+from kvledger.traces.times import Clock, TimeUnit
 from tests.traces.reading import CSV, read
 
 SAMPLES = [
@@ -145,3 +148,10 @@ def test_a_parent_that_is_no_name_begins_a_session(parent: object) -> None:
     trace = read("\n".join(map(json.dumps, rows)))
     assert trace.workload.session is not None
     assert len(set(trace.workload.session.tolist())) == 3
+
+
+@pytest.mark.parametrize("first", [2.0**63, -(2.0**63), 1e300])
+def test_a_clock_that_begins_beyond_64_bits_goes_on_with_integers(first: float) -> None:
+    clock = Clock(TimeUnit.NANOSECONDS)
+    clock.seconds(pa.array([first]))
+    assert np.isfinite(clock.seconds(pa.array([1_767_607_200_000_000_000]))).all()

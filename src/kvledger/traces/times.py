@@ -20,6 +20,9 @@ __all__ = ["ABSOLUTE_SECONDS", "Clock", "TimeUnit", "numbers", "parse_date", "un
 ABSOLUTE_SECONDS = 1e8
 """A clock that starts later than this (March 1973 as Unix time) counts from an epoch, not from the trace's start."""
 
+_MOST_STEPS = 2**61
+"""Integers of a time column are cut off here, so that differences stay within 64 bits."""
+
 _NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,3})?$"
 _DATE = r"^\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d([.]\d{1,9})?(Z|[+-]\d\d:?\d\d)?$"
 _ZONE = re.compile(r"(Z|[+-]\d\d:?\d\d)$")
@@ -166,10 +169,11 @@ class Clock:
 
     def _relative_integers(self, values: Any) -> NDArray[np.float64]:
         good = np.asarray(pc.is_valid(values))
-        steps = np.clip(np.asarray(pc.fill_null(values, 0)), -(2**61), 2**61)  # differences stay in int64
+        steps = np.clip(np.asarray(pc.fill_null(values, 0)), -_MOST_STEPS, _MOST_STEPS)
         if self._origin is None and good.any():
             self._set_origin(int(steps[good][0]))
-        seconds: NDArray[np.float64] = (steps - int(self._origin or 0)) / self.unit.per_second
+        origin = int(max(-_MOST_STEPS, min(_MOST_STEPS, self._origin or 0)))  # of an earlier column, perhaps of floats
+        seconds: NDArray[np.float64] = (steps - origin) / self.unit.per_second
         seconds[~good] = np.nan
         return seconds
 
