@@ -64,6 +64,8 @@ def test_every_schema_is_one(name):
         ("size", "llama-3.1-8b", "--kv-memory", "1GiB", "--fit", "concurrency", "--length", "9", "-q", "--json"),
         ("size", "llama-3.1-8b", "--gpu", "H100-80GB", "--weights", "15GiB", "--concurrency", "3", "-q", "--json"),
         ("size", "gemma-3-27b", "--kv-memory", "64GiB", "-q", "--json"),
+        ("size", "--list", "models", "--json"),
+        ("size", "--list", "gpus", "--json"),
         ("doctor", "--no-compile", "--json"),
         ("explain", "--json"),
         ("explain", "KV001", "--json"),

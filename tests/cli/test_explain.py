@@ -30,6 +30,27 @@ def test_an_unknown_code_is_an_error_with_a_hint(capsys):
     assert "hint:" in called.err
 
 
+@pytest.mark.parametrize("asked", ["kv1", "KV-1", "1", " kv0001 ", "Kv_001"])
+def test_a_code_is_found_by_its_number_however_it_is_written(capsys, asked):
+    assert call(capsys, "explain", asked).out.startswith("KV001  ")
+
+
+@pytest.mark.parametrize(
+    ("asked", "near"),
+    [
+        ("kv25", "did you mean `KV023` or `KV030`?"),
+        ("kv0", "did you mean `KV001`?"),
+        ("KV999", f"did you mean `{RULES[-1].code}`?"),
+        ("KVO10", "did you mean `KV010`?"),
+        ("KVE003", "KVE codes are errors"),
+    ],
+)
+def test_an_unknown_number_gets_the_codes_beside_it(capsys, asked, near):
+    called = call(capsys, "explain", asked)
+    assert called.code == 2
+    assert near in called.err
+
+
 def test_a_page_is_an_object_too(capsys):
     record = call(capsys, "explain", "KV010", "--json").json()
     assert record["schema"] == "kvledger/explain"

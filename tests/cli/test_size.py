@@ -7,6 +7,8 @@ from click.testing import CliRunner
 
 from kvledger.cli.size import command
 from kvledger.errors import Error, SourceError, UsageError
+from kvledger.model.catalogue import catalogue
+from kvledger.model.gpus import gpus
 
 COLUMNS = {"COLUMNS": "100"}
 
@@ -283,3 +285,20 @@ def test_a_log_that_names_no_memory_takes_it_from_an_option():
     assert record(*asked, "--kv-memory", "16GiB", text=log)["log"]["follows"] is False
     with pytest.raises(UsageError, match="already names the memory"):
         run(*asked, "--kv-memory", "17.21GiB", text=f"Available KV cache memory: 17.21 GiB\n{log}")
+
+
+def test_models_are_listed_with_what_their_cache_costs():
+    lines = run("--list", "models").stdout.splitlines()
+    assert len(lines) == 1 + len(catalogue())
+    assert next(line for line in lines if line.startswith("llama-3.1-8b ")).split()[1:3] == ["128.00", "KiB"]
+
+
+def test_accelerators_are_listed_with_their_memory():
+    found = record("--list", "gpus")["gpus"]
+    assert [gpu["name"] for gpu in found] == list(gpus())
+    assert next(gpu["memory_bytes"] for gpu in found if gpu["name"] == "h100-sxm") == 81_559 * 2**20
+
+
+def test_a_list_beside_a_model_is_refused():
+    with pytest.raises(UsageError, match="`--list gpus` sizes no model"):
+        run("llama-3.1-8b", "--list", "gpus")

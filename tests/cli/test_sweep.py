@@ -143,15 +143,44 @@ def test_what_fails_in_one_cell_is_told_and_stops_no_other(capsys, tmp_path):
     assert "given twice" in failures[1]["message"]
     text = call(capsys, "sweep", grid, "-o", out, "-q").out
     assert "2 rows without a result" in text
-    assert "- capacity-tokens 20, block-size 32, paged: the pool of" in text
+    told = text[text.index("2 rows without a result") :]
+    assert "- the pool of" in told
+    assert "    capacity-tokens 20, block-size 32, paged\n" in told
+    assert "given twice" in told
 
 
 @here
-def test_where_no_cell_has_a_result_the_first_error_is_the_answer(capsys, grid, tmp_path):
+def test_every_reason_of_failed_rows_is_told_with_rows_that_it_took(capsys, tmp_path):
+    grid = tmp_path / "grid.toml"
+    shared = f'trace = "{CHAT}", policy = "paged", memory = "1GiB", max-model-len = 4096'
+    grid.write_text(
+        f"settings = {{ {shared} }}\n"
+        'grid = { model = ["opt-13b", "none", "nothing"], max-num-seqs = [1, 2, 3, 4, 5, 6] }\n'
+    )
+    text = call(capsys, "sweep", grid, "-q").out
+    told = text[text.index("12 rows without a result") :]
+    for name in ("none", "nothing"):
+        assert f"- the catalogue has no model `{name}`" in told
+        assert f"    model {name}, max-num-seqs 1\n" in told
+        assert f"    and 3 more, all with model {name}\n" in told
+
+
+@here
+def test_where_no_cell_has_a_result_every_reason_is_told(capsys, grid):
+    grid.write_text(GRID.replace(CHAT, "none.csv") + '[[cells]]\nmodel = "llama-3-8b"\n')
+    found = call(capsys, "sweep", grid, "-q", "--json")
+    assert found.code == 2
+    reasons = found.error()["attributes"]["reasons"]
+    assert len(reasons) == 2
+    assert all(reason in found.error()["message"] for reason in reasons)
+
+
+@here
+def test_where_no_cell_has_a_result_the_reason_is_the_answer(capsys, grid, tmp_path):
     grid.write_text(GRID.replace(CHAT, "none.csv"))
     found = call(capsys, "sweep", grid, "-o", tmp_path / "r.parquet", "-q")
     assert found.code == 2
-    assert "none of the 4 cells has a result; the first: `none.csv` cannot be opened" in found.err
+    assert "none of the 4 cells has a result: `none.csv` cannot be opened" in found.err
     assert not (tmp_path / "r.parquet").exists()
 
 

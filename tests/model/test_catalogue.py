@@ -41,10 +41,16 @@ def test_names_are_matched_without_organisation_case_and_punctuation(asked, foun
     assert find_model(asked).name == found
 
 
-def test_an_unknown_model_gets_the_nearest_names_and_the_list():
+def test_an_unknown_model_gets_the_nearest_names_and_the_command_that_lists_all():
     with pytest.raises(UsageError, match="did you mean `llama-3-8b`") as caught:
         find_model("lama-3-8b")
-    assert "gpt-oss-20b" in (caught.value.hint or "")
+    assert "`kvledger size --list models`" in (caught.value.hint or "")
+    assert len(caught.value.message) + len(caught.value.hint or "") < 300
+
+
+def test_names_that_begin_as_asked_come_first():
+    with pytest.raises(UsageError, match="did you mean `gemma-2-9b`, `gemma-2-27b`, "):
+        find_model("gemma-2")
 
 
 def test_a_name_far_from_all_gets_no_suggestion():

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from kvledger.cli.output import hint, print_result, refuse_overwrite, render_as, wants_color
+from kvledger.errors import UsageError
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 __all__ = ["command"]
 
@@ -23,6 +27,7 @@ Examples:
   kvledger size gemma-3-27b --gpu H100-80GB --weights 52GiB --length 800 --concurrency 32
   kvledger size qwen3.5-27b --log server.log
   kvledger size deepseek-v3 --tp 8 --kv-memory 30GiB --engine all
+  kvledger size --list models
 """
 _POSITIVE = click.IntRange(1, 2**40)
 
@@ -54,6 +59,7 @@ _POSITIVE = click.IntRange(1, 2**40)
 @click.option("--length", type=_POSITIVE, help="Length of the requests you expect, tokens.")
 @click.option("--concurrency", type=_POSITIVE, help="How many of them at once, with --length.")
 @click.option("--fit", type=click.Choice(["max-model-len", "concurrency", "memory"]), help="Solve for this.")
+@click.option("--list", "listed", type=click.Choice(["models", "gpus"]), help="List what is known by name, and stop.")
 @click.option("--format", "format_", type=click.Choice(["text", "json", "md"]), default="text", show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="Short for --format json.")
 @click.option("-o", "--output", help="Write the result to a file.")
@@ -64,21 +70,48 @@ def command(**options: Any) -> None:
     """Compute what a model's KV cache costs; the help text is above."""
     from pathlib import Path
 
-    from kvledger.cli.sizing import ask_size
-
     if options["output"] is not None:
         refuse_overwrite(Path(options["output"]), force=options["force"])
+    if options["listed"] is not None:
+        _list(options)
+        return
+    from kvledger.cli.sizing import ask_size
+
     report = ask_size(options)
-    if options["as_json"] or options["format_"] == "json":
+    if _wants_json(options):
         from kvledger.report.size_json import size_json
 
-        text = json.dumps(size_json(report), indent=2, allow_nan=False)
+        _print_json(size_json(report), options)
     else:
         from kvledger.report.size import size_text
 
-        color = wants_color(no_color=options["no_color"]) and options["output"] is None
-        text = render_as(options["format_"], size_text(report), color=color)
-    print_result(text, output=options["output"], force=options["force"])
+        _print_text(size_text(report), options)
     if not options["quiet"]:
         for note in report.notes:
             hint(note)
+
+
+def _list(options: dict[str, Any]) -> None:
+    if options["model"] is not None or options["layers"] is not None:
+        raise UsageError(f"`--list {options['listed']}` sizes no model", hint="leave MODEL and `--layers` out")
+    from kvledger.cli.catalogues import Known, known_json, known_text
+
+    known = Known(options["listed"])
+    if _wants_json(options):
+        _print_json(known_json(known), options)
+    else:
+        _print_text(known_text(known), options)
+
+
+def _wants_json(options: dict[str, Any]) -> bool:
+    return bool(options["as_json"]) or options["format_"] == "json"
+
+
+def _print_json(record: dict[str, Any], options: dict[str, Any]) -> None:
+    text = json.dumps(record, indent=2, allow_nan=False)
+    print_result(text, output=options["output"], force=options["force"])
+
+
+def _print_text(shown: RenderableType, options: dict[str, Any]) -> None:
+    color = wants_color(no_color=options["no_color"]) and options["output"] is None
+    print_result(render_as(options["format_"], shown, color=color), output=options["output"], force=options["force"])

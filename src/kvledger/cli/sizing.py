@@ -63,7 +63,10 @@ def ask_size(options: Mapping[str, Any]) -> SizeReport:
 
 def _model(options: Mapping[str, Any]) -> ModelSpec:
     if (options["model"] is None) == (options["layers"] is None):
-        raise UsageError("give MODEL or `--layers`, one of them", hint="for example `kvledger size llama-3.1-8b`")
+        raise UsageError(
+            "give MODEL or `--layers`, one of them",
+            hint="for example `kvledger size llama-3.1-8b`; `--list models` shows what is known by name",
+        )
     if options["layers"] is None:
         return load_model(options["model"])
     return read_layers(options["layers"], max_model_len=_length(options)[0])

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from kvledger.cli.sweep_settings import SweepSettings
 from kvledger.errors import SourceError, UsageError
-from kvledger.report.sweep import Failure, SweepReport
+from kvledger.report.sweep import SweepReport
+from kvledger.report.sweep_failures import Failure
 from kvledger.sweep.columns import Cell
 from kvledger.sweep.grid import Values, read_grid
 from kvledger.sweep.job import JobResult, key_of

@@ -22,6 +22,7 @@ from kvledger.cli.sweep_progress import SweepProgress
 from kvledger.cli.sweep_settings import SweepSettings
 from kvledger.errors import Error, SourceError, UsageError
 from kvledger.report.sweep import SweepReport
+from kvledger.report.sweep_failures import failure_lines, reasons_of
 from kvledger.sources.kernels import KernelCache
 from kvledger.sweep.cluster import run_on_ray
 from kvledger.sweep.grid import MOST_BYTES, Cells, Values, read_grid
@@ -191,11 +192,14 @@ class Sweep:
         return msgspec.msgpack.encode(job)
 
     def _check_any(self, results: dict[str, JobResult]) -> None:
-        errors = [row for result in results.values() for row in result.rows if row.get("error_code") is not None]
-        if errors and not any(row.get("error_code") is None for result in results.values() for row in result.rows):
+        report = self._report(results, known=0, output=None)
+        if report.failures and not report.rows:
+            reasons = list(reasons_of(report.failures))
+            why = f" {reasons[0]}" if len(reasons) == 1 else "\n".join(["", *failure_lines(report.failures)])
             raise UsageError(
-                f"none of the {len(results):,} cells has a result; the first: {errors[0]['error']}",
+                f"none of the {len(results):,} cells has a result:{why}",
                 hint="--dry-run lists the cells",
+                reasons=reasons,
             )
 
     def _write(self, output: Path, results: dict[str, JobResult]) -> None:

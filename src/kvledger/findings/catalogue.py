@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from difflib import get_close_matches
 
 from kvledger.errors import UsageError
@@ -31,6 +32,9 @@ from kvledger.findings.rules.too_large import LargerThanPool
 from kvledger.findings.rules.too_long import RefusedByLength
 
 __all__ = ["RULES", "find_rule"]
+
+_NUMBERED = re.compile(r"(?:KV)?[\s_-]*(?P<number>[0-9]{1,6})", re.IGNORECASE)
+_LETTERS_LIKE_DIGITS = str.maketrans("OIL", "011")
 
 RULES: tuple[Rule, ...] = (
     ReservationDominates(),
@@ -81,19 +85,32 @@ RULES: tuple[Rule, ...] = (
 
 
 def find_rule(code: str) -> Rule:
-    """Return the kind of finding of that code, however it is written.
+    """Return the kind of finding of that code, however it is written: ``KV001``, ``kv-1`` and ``1`` are the same.
 
     Raises:
         UsageError: There is none.
     """
-    wanted = code.strip().upper()
-    codes = {rule.code: rule for rule in RULES}
-    if wanted not in codes:
+    rules = {rule.code: rule for rule in RULES}
+    numbered = _NUMBERED.fullmatch(code.strip())
+    wanted = f"KV{int(numbered['number']):03}" if numbered else code.strip().upper()
+    if wanted in rules:
+        return rules[wanted]
+    raise UsageError(
+        f"there is no finding `{code[:40]}`",
+        hint=" ".join(filter(None, (_meant(wanted), f"`kvledger explain` lists the {len(rules)} that exist"))),
+    )
+
+
+def _meant(wanted: str) -> str:
+    """Say what may have been meant by a code that no finding has."""
+    if wanted.startswith("KVE"):
+        return "KVE codes are errors, each told with its own hint;"
+    codes = [rule.code for rule in RULES]
+    if numbered := _NUMBERED.fullmatch(wanted.translate(_LETTERS_LIKE_DIGITS)):
+        number = int(numbered["number"])
+        below = [one for one in codes if int(one[2:]) <= number][-1:]
+        above = [one for one in codes if int(one[2:]) > number][:1]
+        near = below if below and int(below[0][2:]) == number else below + above
+    else:
         near = get_close_matches(wanted[:20], codes, n=1)
-        meant = f"did you mean `{near[0]}`?" if near else ""
-        what = "KVE codes are errors, each with its own hint:" if wanted.startswith("KVE") else meant
-        raise UsageError(
-            f"there is no finding `{code[:40]}`",
-            hint=" ".join(filter(None, (what, f"`kvledger explain` lists the {len(codes)} that exist"))),
-        )
-    return codes[wanted]
+    return f"did you mean {' or '.join(f'`{one}`' for one in near)}?" if near else ""

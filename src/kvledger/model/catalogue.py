@@ -6,7 +6,6 @@ import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import replace
-from difflib import get_close_matches
 from functools import cache
 from importlib.resources import files
 from types import MappingProxyType
@@ -15,6 +14,7 @@ from typing import Any
 import msgspec
 
 from kvledger.errors import UsageError
+from kvledger.model.nearest import did_you_mean
 from kvledger.model.reader import read_config
 from kvledger.model.spec import ModelSpec
 from kvledger.model.storage import Origin
@@ -56,7 +56,7 @@ def find_model(name: str) -> ModelSpec:
     """Find a well-known model by name.
 
     Raises:
-        UsageError: The catalogue has no such model; similar names are listed.
+        UsageError: The catalogue has no such model; the nearest names are told.
 
     >>> find_model("opt-13b").bytes_per_token()
     819200
@@ -64,18 +64,12 @@ def find_model(name: str) -> ModelSpec:
     found = _by_key().get(_key(name[:200]))
     if found is None:
         raise UsageError(
-            f"the catalogue has no model `{name[:80]}`{_did_you_mean(name)}",
-            hint="give the model's config.json, its folder or a .gguf file; the catalogue has "
-            + ", ".join(catalogue()),
+            f"the catalogue has no model `{name[:80]}`{did_you_mean(_key(name[:200]), _by_key())}",
+            hint="give the model's config.json, its folder or a .gguf file; "
+            f"`kvledger size --list models` shows the {len(catalogue())} of the catalogue",
             model=name[:80],
         )
     entry = catalogue()[found]
     spec = read_config(entry.config, name=entry.name)
     origin = Origin(name="catalogue", value=entry.name, source=entry.source)
     return replace(spec, provenance=(origin, *spec.provenance))
-
-
-def _did_you_mean(name: str) -> str:
-    close = get_close_matches(_key(name[:80]), _by_key(), n=3, cutoff=0.5)
-    names = list(dict.fromkeys(_by_key()[key] for key in close))
-    return "; did you mean " + " or ".join(f"`{item}`" for item in names) + "?" if names else ""

@@ -6,7 +6,6 @@ import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import cache
 from importlib.resources import files
 from types import MappingProxyType
@@ -14,6 +13,7 @@ from types import MappingProxyType
 import msgspec
 
 from kvledger.errors import UsageError
+from kvledger.model.nearest import did_you_mean
 from kvledger.units import MIB
 
 __all__ = ["Gpu", "find_gpu", "gpus"]
@@ -91,18 +91,16 @@ def find_gpu(name: str) -> Gpu:
     """Find an accelerator by name, as people or drivers write it.
 
     Raises:
-        UsageError: The catalogue has no such accelerator; similar names are listed.
+        UsageError: The catalogue has no such accelerator; the nearest names are told.
 
     >>> find_gpu("NVIDIA H100 80GB HBM3").memory_bytes // 2**20
     81559
     """
     found = _by_key().get(_key(name))
     if found is None:
-        close = get_close_matches(_key(name)[:80], _by_key(), n=3, cutoff=0.5)
-        meant = " or ".join(f"`{item}`" for item in dict.fromkeys(_by_key()[key] for key in close))
         raise UsageError(
-            f"the catalogue has no accelerator `{name[:80]}`" + (f"; did you mean {meant}?" if meant else ""),
-            hint="give the bytes of the pool instead, or one of " + ", ".join(gpus()),
+            f"the catalogue has no accelerator `{name[:80]}`{did_you_mean(_key(name), _by_key())}",
+            hint=f"give the bytes of the pool instead; `kvledger size --list gpus` shows the {len(gpus())} known",
             gpu=name[:80],
         )
     return gpus()[found]

@@ -23,6 +23,7 @@ __all__ = ["SCHEMAS", "Field", "make_schema", "read_fields"]
 
 SCHEMAS: dict[str, tuple[str, ...]] = {
     "cache": ("cache",),
+    "catalogue": ("catalogue",),
     "check": ("check",),
     "doctor": ("doctor",),
     "error": ("error",),

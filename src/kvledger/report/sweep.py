@@ -12,30 +12,19 @@ from rich.table import Table
 from rich.text import Text
 
 import kvledger
+from kvledger.report.sweep_failures import Failure, failure_lines, written
 from kvledger.report.tables import heading, new_table
 from kvledger.sweep.columns import Cell
 from kvledger.sweep.grid import Values
 from kvledger.sweep.summary import BEST, DEMAND, FIGURES, Demand, Row, demands_of
 from kvledger.units import counted, format_bytes
 
-__all__ = ["Failure", "SweepReport", "sweep_answer", "sweep_json", "sweep_text"]
+__all__ = ["SweepReport", "sweep_answer", "sweep_json", "sweep_text"]
 
 SCHEMA = "kvledger/sweep"
 SCHEMA_VERSION = 1
 _MOST_FRONT = 30
 _MOST_SENTENCES = 4
-_MOST_FAILURES = 10
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Failure:
-    """A row without a result; ``policy`` is None when the whole cell failed."""
-
-    cell: str
-    policy: str | None
-    values: Values
-    code: str
-    message: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,9 +56,7 @@ def _sections(report: SweepReport) -> Iterator[RenderableType]:
         yield from _demand(demand, settings)
     if report.failures:
         yield heading(f"{counted(len(report.failures), 'row')} without a result")
-        yield _failures(report)
-        if len(report.failures) > _MOST_FAILURES:
-            yield Text(f"and {len(report.failures) - _MOST_FAILURES:,} more", style="dim")
+        yield Text("\n".join(failure_lines(report.failures)))
     yield heading("How these numbers are known")
     yield Text("\n".join(f"- {line}" for line in _RULES))
 
@@ -80,7 +67,7 @@ def sweep_answer(demands: Sequence[Demand], varying: Sequence[str]) -> str:
     for demand in demands:
         if not demand.front:
             continue
-        which = ", ".join(f"{name} {_written(value)}" for name, value in demand.values.items())
+        which = ", ".join(f"{name} {written(value)}" for name, value in demand.values.items())
         least, quickest = demand.front[0], demand.front[-1]
         text = f"For {which}: " if which else ""
         if least is quickest:
@@ -97,7 +84,7 @@ def sweep_answer(demands: Sequence[Demand], varying: Sequence[str]) -> str:
 
 def _whole(row: Row, varying: Sequence[str]) -> str:
     """Name a row with its two figures."""
-    settings = [f"{n} {_written(row.values[n])}" for n in varying if n in row.values and n not in (*DEMAND, "policy")]
+    settings = [f"{n} {written(row.values[n])}" for n in varying if n in row.values and n not in (*DEMAND, "policy")]
     name = f"`{row.policy}`" + (f" ({', '.join(settings)})" if settings else "")
     return f"{name} wastes {_figure(row, 'wasted_bytes')} and waits {_figure(row, 'queue_p99_seconds')} (p99)"
 
@@ -118,7 +105,7 @@ def _shown(report: SweepReport, demands: Sequence[Demand]) -> list[str]:
 
 def _demand(demand: Demand, settings: Sequence[str]) -> Iterator[RenderableType]:
     if demand.values:
-        yield heading(", ".join(f"{name} {_written(value)}" for name, value in demand.values.items()))
+        yield heading(", ".join(f"{name} {written(value)}" for name, value in demand.values.items()))
     if not demand.front:
         yield Text("no row serves a request")
         return
@@ -139,7 +126,7 @@ def _table(rows: Sequence[Row], settings: Sequence[str]) -> Table:
     for row in rows:
         table.add_row(
             row.policy,
-            *(_written(row.values.get(setting)) for setting in settings),
+            *(written(row.values.get(setting)) for setting in settings),
             _figure(row, "wasted_bytes"),
             f"{100 * row.number('wasted_ratio'):.1f} %",
             _figure(row, "queue_p99_seconds"),
@@ -153,7 +140,7 @@ def _table(rows: Sequence[Row], settings: Sequence[str]) -> Table:
 def _best(demand: Demand, settings: Sequence[str]) -> Table:
     table = new_table("", "best", "policy", *settings)
     for name, row in demand.best.items():
-        values = (_written(row.values.get(setting)) for setting in settings)
+        values = (written(row.values.get(setting)) for setting in settings)
         table.add_row(BEST[name][0], _figure(row, name), row.policy, *values)
     return table
 
@@ -167,25 +154,6 @@ def _figure(row: Row, name: str) -> str:
     if name.endswith("_per_second"):
         return f"{value:,.0f}"
     return f"{value:,.3g} s" if value < 1000 else f"{value:,.0f} s"
-
-
-def _written(value: Cell) -> str:
-    if value is None:
-        return "-"
-    if isinstance(value, bool):
-        return "on" if value else "off"
-    if isinstance(value, int) or (isinstance(value, float) and value.is_integer() and abs(value) < 2**53):
-        return f"{int(value):,}"
-    return f"{value:g}" if isinstance(value, float) else value
-
-
-def _failures(report: SweepReport) -> Text:
-    lines = []
-    for failure in report.failures[:_MOST_FAILURES]:
-        what = [f"{name} {_written(value)}" for name, value in failure.values.items()]
-        what += [failure.policy] if failure.policy and "policy" not in failure.values else []
-        lines.append(f"- {', '.join(what) or failure.cell}: {failure.message}")
-    return Text("\n".join(lines))
 
 
 def sweep_json(report: SweepReport) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from kvledger.report.html.figures import amount, count, duration, percent
 from kvledger.report.html.frame import section, subsection
 from kvledger.report.html.markup import Markup, element, join
-from kvledger.report.html.saved_sweep import SavedDemand, SavedName, SavedRow, SavedSweep, Setting
+from kvledger.report.html.saved_sweep import SavedDemand, SavedName, SavedRow, SavedRowFailure, SavedSweep, Setting
 from kvledger.report.html.sections.sweep_pictures import scatter, setting_table
 from kvledger.report.html.table import Cell, Column, cell, table
 from kvledger.report.html.words import both, code, prose
@@ -191,7 +191,7 @@ def _failures(run: int, result: SavedSweep) -> Markup:
         Column(title=both("sweep.why"), prose=True),
     ]
     body = []
-    for failure in result.failures[:_MOST_FAILURES]:
+    for failure in _every_reason_first(result.failures)[:_MOST_FAILURES]:
         values = Markup(", ".join(f"{code(n)} {_written(v)}" for n, v in failure.values.items()))
         policy = cell(code(failure.policy), failure.policy) if failure.policy else cell("–", quiet=True)
         body.append(
@@ -202,6 +202,12 @@ def _failures(run: int, result: SavedSweep) -> Markup:
     title = element("span", both("sweep.failures"), id=f"failures-{run}-table-title")
     grid = table(f"failures-{run}-table", both("sweep.failures"), columns, body)
     return section(f"failures-{run}", title, both("sweep.failures.note"), join(grid, note))
+
+
+def _every_reason_first(failures: Sequence[SavedRowFailure]) -> list[SavedRowFailure]:
+    """Return the failures with the first of every reason in front, so that no reason is cut off by many of another."""
+    first = {failure.message: number for number, failure in reversed(list(enumerate(failures)))}
+    return [one for _, one in sorted(enumerate(failures), key=lambda at: first[at[1].message] != at[0])]
 
 
 def _written(value: Setting) -> Markup:
