@@ -104,6 +104,33 @@ def test_a_row_whose_ids_are_no_list_loses_them_and_the_rest_keep_theirs() -> No
     assert trace.adjusted == {"content ids missing or not a list: left out": 5}
 
 
+def test_ids_that_are_all_null_leave_a_trace_without_identity() -> None:
+    trace = read('{"timestamp":1,"input_length":600,"output_length":1,"hash_ids":null}\n' * 3)
+    assert (trace.format.name, len(trace), trace.workload.content) == ("mooncake", 3, None)
+    assert trace.adjusted == {"content ids missing or not a list: left out": 3}
+
+
+@pytest.mark.parametrize(
+    "name", ["session_id", "max_tokens", "shared_prefix_tokens", "hash_ids", "first_token_seconds"]
+)
+def test_a_field_that_is_always_null_says_nothing_and_costs_nothing(name) -> None:
+    row = f'{{"arrival_seconds":1,"prompt_tokens":600,"output_tokens":1,"end_seconds":null,"{name}":null}}\n'
+    trace = read(row * 2)
+    assert len(trace) == 2
+    assert trace.workload.content is None
+    assert trace.workload.max_tokens is None
+    assert trace.observed is None
+
+
+def test_a_field_that_no_row_has_is_an_error_all_the_same() -> None:
+    row = '{"t":1,"i":600,"o":1,"x":{"ids":null},"y":null}\n'
+    for there in ("x.ids", "y.ids"):
+        assert len(read(row, columns=f"arrival=t:s,prompt=i,output=o,hash_ids={there}")) == 1
+    for missing in ("x.idz", "z.ids", "ids"):
+        with pytest.raises(TraceError, match=f"no row .* `{missing}`"):
+            read(row, columns=f"arrival=t:s,prompt=i,output=o,hash_ids={missing}")
+
+
 def test_a_json_array_and_parquet_hold_the_same_trace_as_json_lines() -> None:
     rows = [{"arrival_ms": i * 10, "prompt_tokens": i + 1, "output_tokens": 2} for i in range(5)]
     import json

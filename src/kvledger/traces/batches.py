@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import io
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -31,15 +32,15 @@ NOT_JSON = "line is not a JSON object"
 
 
 def iter_columns(
-    source: TraceInput, head: Head, names: Sequence[str], drop: Drop, *, may_be_empty: Sequence[str] = ()
+    source: TraceInput, head: Head, names: Sequence[str], drop: Drop, *, needed: Sequence[str]
 ) -> Iterator[Columns]:
     """Yield the named columns batch by batch; rows that are no rows are given to ``drop``.
 
-    A JSON name may be dotted, to reach into objects. Those that ``may_be_empty`` are no fault when no row has them.
+    A JSON name may be dotted, to reach into objects.
 
     Raises:
         SourceError: The table cannot be read further.
-        TraceError: A named column does not exist.
+        TraceError: A named column does not exist, or JSON has nothing but nulls where a value is ``needed``.
     """
     match head.shape:
         case Shape.CSV:
@@ -49,7 +50,7 @@ def iter_columns(
             _require(names, head.columns, source.name)
             yield from _parquet(source, names)
         case _:
-            yield from _json(iter_objects(source, head, drop), names, set(names) - set(may_be_empty), source.name)
+            yield from _json(iter_objects(source, head, drop), names, needed, source.name)
 
 
 def _require(names: Sequence[str], columns: Sequence[str], source: str) -> None:
@@ -160,28 +161,39 @@ def iter_objects(source: TraceInput, head: Head, drop: Drop) -> Iterator[dict[st
             drop(NOT_JSON, 1)
 
 
-def _json(objects: Iterable[dict[str, Any]], names: Sequence[str], needed: set[str], source: str) -> Iterator[Columns]:
-    rows: list[dict[str, Any]] = []
-    first = True
-    for item in objects:
-        rows.append(item)
-        if len(rows) == _JSON_ROWS:
-            yield _gathered(rows, names, needed if first else set(), source)
-            rows, first = [], False
-    if rows:
-        yield _gathered(rows, names, needed if first else set(), source)
+def _json(
+    objects: Iterable[dict[str, Any]], names: Sequence[str], needed: Sequence[str], source: str
+) -> Iterator[Columns]:
+    iterator, is_first = iter(objects), True
+    while rows := list(islice(iterator, _JSON_ROWS)):
+        columns = {name: [_reach(row, name) for row in rows] for name in names}
+        if is_first:
+            _check(columns, rows, needed, source)
+        yield {name: arrow(values) for name, values in columns.items()}
+        is_first = False
 
 
-def _gathered(rows: list[dict[str, Any]], names: Sequence[str], needed: set[str], source: str) -> Columns:
-    columns = {name: [_reach(row, name) for row in rows] for name in names}
+def _check(columns: dict[str, list[Any]], rows: Sequence[dict[str, Any]], needed: Sequence[str], source: str) -> None:
+    """Raise when no row has a field, or nothing but nulls where a value is needed."""
     for name, values in columns.items():
-        if name in needed and all(value is None for value in values):
+        is_told = any(value is not None for value in values)
+        if not is_told and (name in needed or not any(_has(row, name) for row in rows)):
             found = ", ".join(f"`{key[:40]}`" for key in list(rows[0])[:20])
             raise TraceError(
                 f"no row at the start of {source} has a value in the field `{name}`; the first one has: {found}",
                 hint="name the right ones with --columns arrival=...,prompt=...,output=...",
             )
-    return {name: arrow(values) for name, values in columns.items()}
+
+
+def _has(row: dict[str, Any], name: str) -> bool:
+    """Whether a row has a field, even if it is null or within an object that is null."""
+    part, _, rest = name.partition(".")
+    if name in row:
+        return True
+    if not rest or part not in row:
+        return False
+    inner = row[part]
+    return _has(inner, rest) if isinstance(inner, dict) else inner is None
 
 
 def _reach(row: Any, name: str) -> Any:

@@ -71,6 +71,7 @@ class WorkloadBuilder:
         self.rows_read = 0
         self._kept = 0
         self._ids = 0
+        self._tells_sharing = False
         self._columns = _Columns()
 
     def __len__(self) -> int:
@@ -82,6 +83,10 @@ class WorkloadBuilder:
         if count:
             self.rows_read += count
             self.dropped[reason] += count
+
+    def leave_out_identity(self, count: int) -> None:
+        """Count rows whose content ids are missing or unreadable; the rows are kept."""
+        self._adjust("content ids missing or not a list: left out", count)
 
     def note(self, sentence: str) -> None:
         """Add a sentence for the reader of any result, once."""
@@ -142,7 +147,9 @@ class WorkloadBuilder:
         if batch.max_tokens is not None:
             columns.limit.append(self._bounded(pick(batch.max_tokens), "max_tokens"))
         if batch.shared_prefix_tokens is not None:
-            shared = self._bounded(pick(batch.shared_prefix_tokens), "shared prefix")
+            told = pick(batch.shared_prefix_tokens)
+            self._tells_sharing |= not bool(np.isnan(told).all())
+            shared = self._bounded(told, "shared prefix")
             self._adjust("shared prefix longer than the prompt: cut to the prompt", int((shared > prompts).sum()))
             columns.shared.append(np.minimum(shared, prompts))
         if batch.samples is not None:
@@ -267,7 +274,7 @@ class WorkloadBuilder:
 
     def _content(self, columns: _Columns, order: NDArray[np.int64] | None) -> Content | None:
         shared = _take(columns.shared.take(), order)
-        if shared is not None:
+        if shared is not None and self._tells_sharing:
             return SharedPrefix(tokens=shared)
         if self.identity is None or not columns.counts:
             return None

@@ -42,16 +42,16 @@ class ColumnMapping:
 
     def names(self, *, identity: bool) -> tuple[str, ...]:
         """Columns to read, without those that only identity needs when it is not wanted."""
-        wanted = [self.arrival, self.prompt, self.output, self.max_tokens, self.session, *self.optional]
+        wanted = [*self.needed, self.max_tokens, self.session]
+        wanted += [self.first_token, self.end, self.samples, self.beam_width]
         if identity:
             wanted += [self.shared_prefix, self.hash_ids]
         return tuple(dict.fromkeys(name for name in wanted if name is not None))
 
     @property
-    def optional(self) -> tuple[str, ...]:
-        """Columns that may be empty: observed moments, and numbers of answers."""
-        names = (self.first_token, self.end, self.samples, self.beam_width)
-        return tuple(name for name in names if name is not None)
+    def needed(self) -> tuple[str, ...]:
+        """Columns without whose values a row is no request."""
+        return tuple(name for name in (self.arrival, self.prompt, self.output) if name is not None)
 
     def limited_to(self, exists: Callable[[str], bool]) -> ColumnMapping:
         """Return the mapping without those optional columns that a table does not have."""

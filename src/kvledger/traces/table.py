@@ -69,7 +69,7 @@ def read_table(source: TraceInput, head: Head, table: Table, *, identity: bool =
     linked = (parent,) if parent is not None else ()
     names = dict.fromkeys((*mapping.names(identity=identity), *(f.column for f in filters), *linked))
     reader = _BatchReader(mapping, builder, identity=identity, parent=parent)
-    for columns in iter_columns(source, head, list(names), builder.drop, may_be_empty=mapping.optional):
+    for columns in iter_columns(source, head, list(names), builder.drop, needed=mapping.needed):
         builder.add(reader.batch(_filtered(columns, filters, builder)))
     return builder.build()
 
@@ -177,13 +177,13 @@ class _BatchReader:
         """Return the ids; whole numbers stay what they are, other ids are numbered as they come."""
         if not (pa.types.is_list(values.type) or pa.types.is_large_list(values.type)):
             if pa.types.is_null(values.type):
+                self._builder.leave_out_identity(len(values))
                 return Identity(counts=np.zeros(len(values), np.int64), ids=np.zeros(0, np.int64))
             raise TraceError(
                 f"column `{self._mapping.hash_ids}` of {self._builder.source} does not hold lists of ids",
                 hint="hash_ids=NAME must name a column of lists, as in Mooncake's traces",
             )
-        if values.null_count:
-            self._builder.adjusted["content ids missing or not a list: left out"] += values.null_count
+        self._builder.leave_out_identity(values.null_count)
         counts = np.asarray(pc.fill_null(pc.list_value_length(values), 0)).astype(np.int64)
         flat = pc.list_flatten(values)
         if pa.types.is_integer(flat.type) and flat.type != pa.uint64() and flat.null_count == 0:

@@ -81,9 +81,7 @@ def _read_run(given: Given) -> Trace:
         builder.note(note)
     clock = Clock(TimeUnit.SECONDS)
     parts: list[list[NDArray[np.float64]]] = [[] for _ in _RUN_COLUMNS]
-    for columns in iter_columns(
-        given.source, given.head, _RUN_COLUMNS, builder.drop, may_be_empty=("first_token_ts", "last_token_ts")
-    ):
+    for columns in iter_columns(given.source, given.head, _RUN_COLUMNS, builder.drop, needed=_RUN_COLUMNS[:4]):
         for part, name in zip(parts, _RUN_COLUMNS):
             values = columns[name]
             part.append(clock.seconds(values) if name == "arrival_time" else numbers(values))
