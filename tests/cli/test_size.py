@@ -278,8 +278,6 @@ def test_an_engine_that_prints_nothing_has_no_heading_for_it(engine):
 def test_a_log_that_names_no_memory_takes_it_from_an_option():
     log = "GPU KV cache size: 140,976 tokens\nMaximum concurrency for 131,072 tokens per request: 1.08x\n"
     asked = ("llama-3.1-8b", "--log", "-", "--engine-version", "0.19")
-    with pytest.raises(SourceError, match="no line that names the KV memory"):
-        run(*asked, text=log)
     found = record(*asked, "--kv-memory", "17.21GiB", text=log)
     assert (found["log"]["follows"], found["log"]["blocks"]) == (True, 8811)
     assert record(*asked, "--kv-memory", "16GiB", text=log)["log"]["follows"] is False
@@ -302,3 +300,31 @@ def test_accelerators_are_listed_with_their_memory():
 def test_a_list_beside_a_model_is_refused():
     with pytest.raises(UsageError, match="`--list gpus` sizes no model"):
         run("llama-3.1-8b", "--list", "gpus")
+
+
+def test_a_log_that_names_no_memory_gives_the_bytes_its_figures_stand_for():
+    log = "GPU KV cache size: 140,976 tokens\nMaximum concurrency for 131,072 tokens per request: 1.08x\n"
+    found = record("llama-3.1-8b", "--log", "-", text=log)
+    memory = found["engines"][0]["memory"]
+    assert (found["log"]["follows"], found["log"]["blocks"]) == (True, 8811)
+    assert (memory["low_bytes"], memory["high_bytes"], memory["accuracy"]) == (
+        8811 * 2**21,
+        8812 * 2**21 - 1,
+        "derived",
+    )
+    with pytest.raises(SourceError, match="no line that names the KV memory"):
+        run("llama-3.1-8b", "--log", "-", text="Using max model len 8192\n")
+    with pytest.raises(SourceError, match="no number of blocks gives 140,977 printed tokens") as caught:
+        run("llama-3.1-8b", "--log", "-", text="GPU KV cache size: 140,977 tokens\n")
+    assert "--kv-memory" in (caught.value.hint or "")
+
+
+def test_a_version_that_the_log_does_not_name_is_taken_from_its_wording():
+    asked = ("llama-3.1-8b", "--max-model-len", "8192", "--log", "-")
+    old = "# GPU blocks: 5691, # CPU blocks: 2048\n"
+    found = run(*asked, text=old)
+    assert found.stdout.startswith("llama-3.1-8b on vllm 0.6.0\n")
+    assert "5691 blocks of 2.00 MiB give the printed figures" in found.stdout
+    assert "the rules of 0.6 were taken, the newest that words its lines so" in found.stderr
+    assert "names no version" not in run(*asked, "--engine-version", "0.5", text=old).stderr
+    assert "the rules of 0.33 were taken;" in run(*asked, text="GPU KV cache size: 140,976 tokens\n").stderr

@@ -12,6 +12,7 @@ from kvledger.cli.looking import look_at_plans
 from kvledger.engines.plan import Deployment, GpuBudget, KvMemory
 from kvledger.engines.registry import ENGINES, find_engine, load_planner
 from kvledger.engines.size import Fit, SizeOutcome, SizeQuestion, answer_size
+from kvledger.engines.vllm.log_blocks import derive_start_up
 from kvledger.engines.vllm.logcheck import LogCheck, check_start_up, deployment_of, memory_of
 from kvledger.engines.vllm.startup import StartUp, read_start_up
 from kvledger.errors import Error, SourceError, UsageError
@@ -52,7 +53,7 @@ def ask_size(options: Mapping[str, Any]) -> SizeReport:
             model=model.name,
             answers=answers,
             log=check,
-            notes=_notes(options, model),
+            notes=_notes(options, model, log),
             findings=look_at_plans(answers),
         )
     if options["kv_memory"]:
@@ -129,7 +130,9 @@ def _plan(
     if log is not None:
         deployment = deployment_of(log, deployment)
     memory = None if log is not None and log.available else _memory(name, model, deployment, options)
-    if log is not None and (memory is None or options["kv_memory"]):
+    if log is not None and memory is None and not log.available:
+        check, memory = derive_start_up(model, deployment, log)
+    elif log is not None and (memory is None or options["kv_memory"]):
         log = log if memory is None else replace(log, available=(_rounded(memory, options["kv_memory"]),))
         check = check_start_up(model, deployment, log)
         memory = memory_of(log, check) if memory is None else memory
@@ -169,7 +172,7 @@ def _deployment(name: str, options: Mapping[str, Any], log: StartUp | None) -> D
         raise UsageError("only vLLM takes `--max-model-len auto`", hint="use `--fit max-model-len`")
     if auto:
         settings["auto_max_model_len"] = "true"
-    version = options["engine_version"] or (log.version if log is not None else None) or ENGINES[name].latest
+    version = options["engine_version"] or _version_of(log) or ENGINES[name].latest
     caching = options["prefix_caching"]
     return Deployment(
         engine=name,
@@ -189,6 +192,10 @@ def _deployment(name: str, options: Mapping[str, Any], log: StartUp | None) -> D
         speculative_tokens=options["speculative_tokens"],
         options=settings,
     )
+
+
+def _version_of(log: StartUp | None) -> str | None:
+    return None if log is None else log.version or log.newest_version
 
 
 def _setting(text: str) -> tuple[str, str]:
@@ -247,8 +254,15 @@ def _weights(model: ModelSpec, deployment: Deployment, options: Mapping[str, Any
     return round(model.parameters.count * bits / 8 / (deployment.tp * deployment.pp))
 
 
-def _notes(options: Mapping[str, Any], model: ModelSpec) -> tuple[str, ...]:
+def _notes(options: Mapping[str, Any], model: ModelSpec, log: StartUp | None = None) -> tuple[str, ...]:
     notes = list(model.notes)
+    if log is not None and log.version is None and not options["engine_version"]:
+        rules = (
+            f"{log.newest_version} were taken, the newest that words its lines so"
+            if log.newest_version
+            else f"{ENGINES['vllm'].latest} were taken"
+        )
+        notes.append(f"the log names no version: the rules of {rules}; `--engine-version` names it")
     if not any(options[name] for name in ("kv_memory", "gpu", "log", "fit")):
         notes.append("no memory was given, so the least that holds one request was taken; give `--kv-memory`")
     if options["gpu"] and not options["weights"]:

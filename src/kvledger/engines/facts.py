@@ -98,6 +98,8 @@ class StartupFacts:
     engine: Engine
     first_line: int = 1
     version: Fact[str] | None = None
+    newest_version: Fact[str] | None = None
+    """The newest release that words its lines so; it bounds a version that no line names."""
     model: Fact[str] | None = None
     dtype: Fact[str] | None = None
     kv_dtype: Fact[str] | None = None

@@ -16,6 +16,7 @@ from kvledger.engines.vllm.log_notices import NOTICE_RULES
 from kvledger.engines.vllm.log_samples import SAMPLE_RULES
 from kvledger.engines.vllm.log_settings import SETTING_RULES
 from kvledger.engines.vllm.log_sizes import SIZE_RULES
+from kvledger.engines.vllm.log_wording import WORDING_RULES
 
 __all__ = ["read_log"]
 
@@ -32,5 +33,5 @@ _BEGINS = re.compile(
 
 def read_log(lines: str | Iterable[str]) -> EngineLog:
     """Read a log of vLLM: a text, or its lines in order."""
-    rules = (*SETTING_RULES, *SIZE_RULES, *NOTICE_RULES, *SAMPLE_RULES, OUT_OF_MEMORY)
+    rules = (*SETTING_RULES, *SIZE_RULES, *NOTICE_RULES, *WORDING_RULES, *SAMPLE_RULES, OUT_OF_MEMORY)
     return read_engine_log(lines, engine=Engine.VLLM, rules=rules, begins=_BEGINS)

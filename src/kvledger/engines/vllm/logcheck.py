@@ -10,15 +10,27 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from kvledger.engines.plan import Deployment, KvMemory, Plan
+from kvledger.engines.vllm.log_variants import variants
 from kvledger.engines.vllm.planner import make_plan
 from kvledger.engines.vllm.startup import StartUp
+from kvledger.engines.vllm.version import parse_version
 from kvledger.errors import Error
 from kvledger.model import ModelSpec
 from kvledger.units import GIB, format_bytes
 
-__all__ = ["LogCheck", "check_start_up", "deployment_of", "memory_of"]
+__all__ = [
+    "LogCheck",
+    "agrees",
+    "check_start_up",
+    "compare",
+    "deployment_of",
+    "memory_of",
+    "printed_blocks",
+]
 
 _WITHOUT_CACHE = ("ngram", "ngram_gpu", "suffix", "medusa", "mlp_speculator", "custom_class")
+_FIRST_V1 = (0, 7)
+"""The first release whose V1 core is known."""
 _MOST_BLOCKS = 4096
 """Block counts tried within an interval; 0.01 GiB holds fewer unless a block is below 2.6 KB."""
 
@@ -47,8 +59,8 @@ def deployment_of(log: StartUp, asked: Deployment) -> Deployment:
         options.setdefault("disable_hybrid_kv_cache_manager", "true")
     if log.override is not None:
         options.setdefault("num_gpu_blocks_override", str(log.override))
-    if log.cpu_blocks is not None:
-        options.setdefault("core", "v0")
+    if log.core is not None and not (log.core == "v1" and parse_version(asked.version) < _FIRST_V1):
+        options.setdefault("core", log.core)
     proposed = asked.speculative_tokens or log.speculative_tokens or 0
     if proposed and log.speculative_method is not None:
         options.setdefault("speculative_method", _method(log.speculative_method))
@@ -87,36 +99,51 @@ def check_start_up(model: ModelSpec, deployment: Deployment, log: StartUp) -> Lo
     plans = list(_plans_within(model, deployment, low, high))
     tokens = [plan.printed_tokens or 0 for plan in plans]
     predicted = (min(tokens), max(tokens))
-    if log.tokens is None and log.concurrency is None and _printed_blocks(log) is None:
-        return _compare_error(plans, log, predicted)
-    match = next((plan for plan in plans if _agrees(plan, log)), None)
+    if log.tokens is None and log.concurrency is None and printed_blocks(log) is None:
+        return _compare_error(model, deployment, log, plans)
+    match = next((plan for plan in plans if agrees(plan, log)), None)
     if match is not None:
-        return _result(
+        return compare(
             log,
             predicted,
             follows=True,
             match=match,
             explanation=f"{match.pools[0].units} blocks of {_unit(match)} give the printed figures to the digit",
         )
-    return _result(log, predicted, follows=False, explanation=_explain(model, deployment, log, predicted))
+    return compare(log, predicted, follows=False, explanation=_explain(model, deployment, log, predicted))
 
 
-def _compare_error(plans: list[Plan], log: StartUp, predicted: tuple[int, int]) -> LogCheck:
-    """Compare what the error of a start asks for, where nothing else was printed."""
-    needs = [plan.failure.needed_bytes for plan in plans if plan.failure is not None]
+def _compare_error(model: ModelSpec, deployment: Deployment, log: StartUp, plans: list[Plan]) -> LogCheck:
+    """Compare what the error of a start says, where nothing else was printed."""
+    tokens = [plan.printed_tokens or 0 for plan in plans]
+    predicted = (min(tokens), max(tokens))
     if log.needed is None:
-        return _result(log, predicted, follows=True, explanation="the log prints no size to compare with")
-    low, high = log.needed
-    asked = format_bytes((low + high) // 2)
-    if any(low <= need <= high for need in needs):
-        explanation = f"one request of the longest length takes the {asked} that the error asks for"
-        return _result(log, predicted, follows=True, explanation=explanation)
+        return compare(log, predicted, follows=True, explanation="the log prints no size to compare with")
+    asked = format_bytes(sum(log.needed) // 2)
+    needs = [plan.failure.needed_bytes for plan in plans if plan.failure is not None]
+    if any(_fails_alike(plan, log) for plan in plans):
+        fits = "" if log.estimated_length is None else f", and {log.estimated_length:,} tokens fit at most, as it says"
+        explanation = f"one request of the longest length takes the {asked} that the error asks for{fits}"
+        return compare(log, predicted, follows=True, explanation=explanation)
     takes = f"takes {format_bytes(needs[0])} by this model's layers" if needs else "fits into the printed bytes"
-    explanation = (
-        f"one request of the longest length {takes}, but the error asks for {asked}: check the model, the KV dtype, "
-        "the version and the parallelism"
-    )
-    return _result(log, predicted, follows=False, explanation=explanation)
+    explanation = f"one request of the longest length {takes}, but the error asks for {asked}"
+    if needs and log.needed[0] <= needs[0] <= log.needed[1]:
+        longest = [plan.failure.largest_max_model_len for plan in plans if plan.failure is not None]
+        explanation = (
+            f"one request of the longest length takes the {asked} that the error asks for, but {min(longest):,} to "
+            f"{max(longest):,} tokens fit at most by this model's layers, and the error says {log.estimated_length:,}"
+        )
+    other = _other_setting(model, deployment, log)
+    advice = f"it follows if {other}" if other else "check the model, the KV dtype, the version and the parallelism"
+    return compare(log, predicted, follows=False, explanation=f"{explanation}: {advice}")
+
+
+def _fails_alike(plan: Plan, log: StartUp) -> bool:
+    """Tell whether a plan fails with the bytes, and the longest length, that the log's error names."""
+    if plan.failure is None or log.needed is None:
+        return False
+    same = log.estimated_length in (None, plan.failure.largest_max_model_len)
+    return same and log.needed[0] <= plan.failure.needed_bytes <= log.needed[1]
 
 
 def memory_of(log: StartUp, check: LogCheck) -> KvMemory:
@@ -128,7 +155,7 @@ def memory_of(log: StartUp, check: LogCheck) -> KvMemory:
     memory = log.memory()
     if check.kv_bytes is None:
         return memory
-    is_fixed = log.tokens is not None or _printed_blocks(log) is not None
+    is_fixed = log.tokens is not None or printed_blocks(log) is not None
     ends = (check.kv_bytes, check.kv_bytes) if is_fixed else (memory.low_bytes, memory.high_bytes)
     return replace(
         memory,
@@ -139,9 +166,10 @@ def memory_of(log: StartUp, check: LogCheck) -> KvMemory:
     )
 
 
-def _result(
+def compare(
     log: StartUp, predicted: tuple[int, int], *, follows: bool, explanation: str, match: Plan | None = None
 ) -> LogCheck:
+    """Put together what a comparison found; ``match`` is the plan that gives the printed figures."""
     return LogCheck(
         follows=follows,
         printed_tokens=log.tokens,
@@ -177,13 +205,14 @@ def _plans_within(model: ModelSpec, deployment: Deployment, low: int, high: int)
     yield last
 
 
-def _printed_blocks(log: StartUp) -> int | None:
+def printed_blocks(log: StartUp) -> int | None:
     """Return the blocks of V0 and 0.7; a forced number says nothing about the bytes."""
     return None if log.override is not None else log.blocks
 
 
-def _agrees(plan: Plan, log: StartUp) -> bool:
-    blocks = _printed_blocks(log)
+def agrees(plan: Plan, log: StartUp) -> bool:
+    """Tell whether a plan gives every figure that the log prints."""
+    blocks = printed_blocks(log)
     tokens = log.tokens is None or plan.printed_tokens == log.tokens
     tokens = tokens and (blocks is None or plan.pools[0].units == blocks)
     if log.concurrency is None or plan.printed_concurrency is None:
@@ -197,7 +226,7 @@ def _explain(model: ModelSpec, deployment: Deployment, log: StartUp, predicted: 
         return f"the printed figures follow if {other}"
     low, high = predicted
     printed = log.tokens
-    blocks = _printed_blocks(log)
+    blocks = printed_blocks(log)
     if printed is None and blocks is not None:
         return f"the printed bytes would give {low:,} to {high:,} tokens, but {blocks:,} blocks were printed"
     if printed is None:
@@ -227,37 +256,14 @@ def _bytes_for(model: ModelSpec, deployment: Deployment, log: StartUp, printed: 
 
 
 def _other_setting(model: ModelSpec, deployment: Deployment, log: StartUp) -> str | None:
-    """Name one other setting with which the printed figures follow."""
+    """Name one other setting with which the printed figures follow, or the error where there are none."""
     low, high = _ends(log)
-    for name, changed in _variants(deployment):
+    is_error = log.tokens is None and log.concurrency is None and printed_blocks(log) is None
+    is_told = _fails_alike if is_error else agrees
+    for name, changed in variants(model, deployment):
         try:
-            if any(_agrees(plan, log) for plan in _plans_within(model, changed, low, high)):
+            if any(is_told(plan, log) for plan in _plans_within(model, changed, low, high)):
                 return name
         except Error:
             continue
     return None
-
-
-def _variants(deployment: Deployment) -> Iterator[tuple[str, Deployment]]:
-    options = dict(deployment.options)
-    for dtype in ("fp8", "bfloat16"):
-        if deployment.kv_dtype != dtype:
-            yield f"the KV dtype is {dtype}", replace(deployment, kv_dtype=dtype)
-    for batched in (2048, 8192, 16_384):
-        if deployment.max_num_batched_tokens != batched:
-            yield f"max_num_batched_tokens is {batched}", replace(deployment, max_num_batched_tokens=batched)
-    for caching in (True, False):
-        if deployment.prefix_caching is not caching:
-            word = "on" if caching else "off"
-            yield f"prefix caching is {word}", replace(deployment, prefix_caching=caching)
-    for layers in ("1",):
-        drafted = {**options, "speculative_method": "eagle", "draft_layers": layers}
-        yield "a draft adds a layer", replace(deployment, speculative_tokens=1, options=drafted)
-    if options.get("disable_hybrid_kv_cache_manager") != "true":
-        off = {**options, "disable_hybrid_kv_cache_manager": "true"}
-        yield "the hybrid KV cache manager is off", replace(deployment, options=off)
-    for tp in (2, 4, 8):
-        if deployment.tp != tp:
-            yield f"tensor parallelism is {tp}", replace(deployment, tp=tp)
-    for version, rule in (("0.19", "before 0.20"), ("0.25", "0.20 to 0.25"), ("0.32", "0.26 or later")):
-        yield f"the version is {rule}", replace(deployment, version=version)

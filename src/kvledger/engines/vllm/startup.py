@@ -24,6 +24,10 @@ class StartUp:
     """What a start-up log says; ``None`` is what it does not say."""
 
     version: str | None = None
+    newest_version: str | None = None
+    """The newest release that words its lines so, where no line names the version."""
+    core: str | None = None
+    """``v0`` or ``v1``, where a line is of one of them only."""
     available: tuple[tuple[int, int], ...] = ()
     """Bytes of each rank's line, as intervals: a printed ``16.50 GiB`` is 0.01 GiB wide."""
     tokens: int | None = None
@@ -95,6 +99,8 @@ def _take(facts: StartupFacts) -> StartUp:
         tokens = error.longest
     return StartUp(
         version=facts.version.value if facts.version else None,
+        newest_version=facts.newest_version.value if facts.newest_version else None,
+        core=_core(facts, v0_error=v0_error),
         available=_available(facts, error),
         tokens=tokens,
         concurrency=_number(facts.find_smallest("concurrency")),
@@ -117,6 +123,15 @@ def _take(facts: StartupFacts) -> StartUp:
         hybrid_off=_find(facts, NoticeKind.HYBRID_DISABLED) is not None,
         device="cpu" if facts.device and facts.device.value.lower() == "cpu" else "cuda",
     )
+
+
+def _core(facts: StartupFacts, *, v0_error: bool) -> str | None:
+    """Return the core that prints such lines: V0 names blocks on the host, the first V1 blocks of the device alone."""
+    if v0_error or facts.find_smallest("host_blocks") is not None:
+        return "v0"
+    if facts.find_smallest("blocks") is not None and _find(facts, NoticeKind.BLOCKS_FORCED) is None:
+        return "v1" if facts.find_smallest("tokens") is None else None
+    return None
 
 
 def _tokens_of(text: str) -> int | None:
