@@ -328,3 +328,31 @@ def test_a_version_that_the_log_does_not_name_is_taken_from_its_wording():
     assert "the rules of 0.6 were taken, the newest that words its lines so" in found.stderr
     assert "names no version" not in run(*asked, "--engine-version", "0.5", text=old).stderr
     assert "the rules of 0.33 were taken;" in run(*asked, text="GPU KV cache size: 140,976 tokens\n").stderr
+
+
+def test_the_groups_of_layers_sum_to_what_a_request_of_the_longest_length_holds():
+    out = record("gpt-oss-20b", "--gpu", "H100-80GB", "--tp", "2")
+    engine = out["engines"][0]
+    longest = engine["requests"][-1]
+    assert sum(claim["request_bytes"] for claim in engine["plan"]["claims"]) == longest["held_bytes"]
+    assert sum(claim["request_units"] for claim in engine["plan"]["claims"]) == longest["units"]
+    assert out["gpu"] == {"name": "h100-sxm", "memory_bytes": 85_520_809_984}
+
+
+@pytest.mark.parametrize("more", [(), ("--engine", "all"), ("--length", "2000", "--concurrency", "8", "--dp", "2")])
+def test_a_page_is_written_beside_the_text(tmp_path, more):
+    page = tmp_path / "size.html"
+    out = run("gpt-oss-20b", "--gpu", "H100-80GB", *more, "--html", str(page))
+    assert "gpt-oss-20b" in out.stdout
+    assert f"Wrote {page}" in out.stderr
+    assert "<h1>" in page.read_text("utf-8")
+
+
+def test_a_list_has_no_page(tmp_path):
+    with pytest.raises(UsageError, match="`--list gpus` has no page"):
+        run("--list", "gpus", "--html", str(tmp_path / "a"))
+
+
+def test_the_page_and_the_output_are_two_files(tmp_path):
+    with pytest.raises(UsageError, match="are the same file"):
+        run("gpt-oss-20b", "--html", str(tmp_path / "a"), "-o", str(tmp_path / "a"))

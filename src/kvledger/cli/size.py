@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kvledger.cli.output import hint, print_result, refuse_overwrite, render_as, wants_color
+from kvledger.cli.paging import check_page, html_option, write_page
 from kvledger.errors import UsageError
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ Examples:
   kvledger size gemma-3-27b --gpu H100-80GB --weights 52GiB --length 800 --concurrency 32
   kvledger size qwen3.5-27b --log server.log
   kvledger size deepseek-v3 --tp 8 --kv-memory 30GiB --engine all
+  kvledger size qwen3-32b --gpu H100-80GB --tp 2 --html size.html
   kvledger size --list models
 """
 _POSITIVE = click.IntRange(1, 2**40)
@@ -63,7 +65,8 @@ _POSITIVE = click.IntRange(1, 2**40)
 @click.option("--format", "format_", type=click.Choice(["text", "json", "md"]), default="text", show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="Short for --format json.")
 @click.option("-o", "--output", help="Write the result to a file.")
-@click.option("--force", is_flag=True, help="Overwrite the file.")
+@html_option
+@click.option("--force", is_flag=True, help="Overwrite the files of --output and --html.")
 @click.option("-q", "--quiet", is_flag=True, help="No hints.")
 @click.option("--no-color", is_flag=True)
 def command(**options: Any) -> None:
@@ -72,12 +75,17 @@ def command(**options: Any) -> None:
 
     if options["output"] is not None:
         refuse_overwrite(Path(options["output"]), force=options["force"])
+    check_page(options["html"], output=options["output"], force=options["force"])
     if options["listed"] is not None:
         _list(options)
         return
     from kvledger.cli.sizing import ask_size
 
     report = ask_size(options)
+    if options["html"] is not None:
+        from kvledger.report.size_json import size_json
+
+        write_page(options["html"], size_json(report), name=report.model, force=options["force"])
     if _wants_json(options):
         from kvledger.report.size_json import size_json
 
@@ -94,6 +102,8 @@ def command(**options: Any) -> None:
 def _list(options: dict[str, Any]) -> None:
     if options["model"] is not None or options["layers"] is not None:
         raise UsageError(f"`--list {options['listed']}` sizes no model", hint="leave MODEL and `--layers` out")
+    if options["html"] is not None:
+        raise UsageError(f"`--list {options['listed']}` has no page", hint="leave `--html` out")
     from kvledger.cli.catalogues import Known, known_json, known_text
 
     known = Known(options["listed"])

@@ -44,6 +44,7 @@ def ask_size(options: Mapping[str, Any]) -> SizeReport:
         raise UsageError(
             "`--set` and `--engine-version` belong to one engine, not to all", hint="name one with `--engine`"
         )
+    gpu = find_gpu(options["gpu"]) if options["gpu"] else None
     if len(engines) == 1:
         outcome, check = _plan(engines[0], model, options, log)
         answers: tuple[EngineAnswer, ...] = (
@@ -55,11 +56,18 @@ def ask_size(options: Mapping[str, Any]) -> SizeReport:
             log=check,
             notes=_notes(options, model, log),
             findings=look_at_plans(answers),
+            gpu=gpu,
         )
     if options["kv_memory"]:
         _given_sizes(model, options)  # a size nobody can read is no engine's fault
     answers = tuple(_try(name, model, options) for name in engines)
-    return SizeReport(model=model.name, answers=answers, notes=_notes(options, model), findings=look_at_plans(answers))
+    return SizeReport(
+        model=model.name,
+        answers=answers,
+        notes=_notes(options, model),
+        findings=look_at_plans(answers),
+        gpu=gpu,
+    )
 
 
 def _model(options: Mapping[str, Any]) -> ModelSpec:

@@ -16,6 +16,7 @@ from kvledger.engines.vllm.logcheck import LogCheck
 from kvledger.errors import Error
 from kvledger.findings.finding import FindingsReport
 from kvledger.ledger import Account
+from kvledger.model.gpus import Gpu
 from kvledger.report.chips import account_chip
 from kvledger.report.findings import findings_sections
 from kvledger.report.tables import heading, new_table, percent
@@ -49,6 +50,8 @@ class SizeReport:
     log: LogCheck | None = None
     notes: tuple[str, ...] = ()
     findings: FindingsReport | None = None
+    gpu: Gpu | None = None
+    """The device that the memory was estimated from."""
 
 
 def size_text(report: SizeReport) -> RenderableType:

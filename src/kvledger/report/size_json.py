@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import kvledger
-from kvledger.engines.plan import Deployment, KvMemory, Plan
+from kvledger.engines.plan import Claim, Deployment, KvMemory, Plan
 from kvledger.engines.size import SizeOutcome
 from kvledger.engines.structure import Sheet, StructuralLedger
 from kvledger.ledger import Accuracy
@@ -25,6 +25,7 @@ def size_json(report: SizeReport) -> dict[str, Any]:
         "schema_version": SCHEMA_VERSION,
         "kvledger_version": kvledger.__version__,
         "model": report.model,
+        "gpu": None if report.gpu is None else {"name": report.gpu.name, "memory_bytes": report.gpu.memory_bytes},
         "engines": [_engine(one) for one in report.answers],
         "notes": list(report.notes),
         "findings": findings_json(report.findings),
@@ -151,6 +152,7 @@ def _plan(plan: Plan) -> dict[str, Any]:
                 "window_tokens": claim.window_tokens,
                 "reach_tokens": claim.reach_tokens,
                 "fixed_units": claim.fixed_units + claim.extra_units,
+                **_claimed(plan, claim),
             }
             for claim in plan.claims
         ],
@@ -178,6 +180,23 @@ def _plan(plan: Plan) -> dict[str, Any]:
             "largest_max_model_len": failure.largest_max_model_len,
         },
         "notes": list(plan.notes),
+    }
+
+
+def _claimed(plan: Plan, claim: Claim) -> dict[str, int | None]:
+    """Return what a unit of a claim stores and pads, and what the longest request takes, on all ranks of a replica."""
+    contents = [
+        (rank.count, content) for rank in plan.ranks for content in rank.contents if content.claim == claim.name
+    ]
+    paddings = [(n, content.page_padding_bytes + content.layer_padding_bytes) for n, content in contents]
+    longest, replicas = plan.deployment.max_model_len, plan.deployment.dp
+    units = None if longest is None else claim.count_units(longest)
+    unit_bytes = sum(rank.count * rank.unit_bytes.get(claim.pool, 0) for rank in plan.ranks)
+    return {
+        "content_bytes": sum(n * content.payload_bytes for n, content in contents) // replicas,
+        "padding_bytes": sum(n * padding for n, padding in paddings) // replicas,
+        "request_units": units,
+        "request_bytes": None if units is None else units * unit_bytes // replicas,
     }
 
 

@@ -12,6 +12,7 @@ from kvledger.report.measure_json import measure_json
 from tests.measure.recorded import rows, scrapes
 
 from .results import PAGED, RATIO, finding, layout, log, policy, prove, replay, sharing, sweep
+from .results_on_paper import size, sizes
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"' \u202eevil\u202c \x00\x1b[31m"
 SPREADSHEET = "=1+1;@SUM(A1)"
@@ -54,7 +55,7 @@ def hostile():
     return result
 
 
-FIXED = {"schema", "accuracy", "cell", "trade", "unit"}
+FIXED = {"schema", "accuracy", "account", "moment", "cell", "trade", "unit"}
 """What is one of a few words, or only an identity."""
 
 
@@ -91,8 +92,11 @@ def write_pages(folder: Path) -> None:
         "sweep": [sweep()],
         "sharing": [sharing()],
         "log": [log()],
+        "size": [size()],
+        "sizes": [sizes()],
     }
-    pages |= {f"hostile-{name}": [attacked(pages[name][0])] for name in ("prove", "sweep", "sharing", "log")}
+    plain = ("prove", "sweep", "sharing", "log", "size", "sizes")
+    pages |= {f"hostile-{name}": [attacked(pages[name][0])] for name in plain}
     for name, results in pages.items():
         runs = [
             run_of(result, name=HOSTILE if name.startswith("hostile") else f"run {i}.json")

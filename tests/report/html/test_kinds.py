@@ -11,9 +11,10 @@ from kvledger.report.html.chinese import translate
 
 from .pages import HOSTILE, attacked
 from .results import log, prove, replay, sharing, sweep
+from .results_on_paper import planned, sheet, size, sizes, structure
 from .test_page import data_of, elements, page_of
 
-KINDS = [prove, sweep, sharing, log]
+KINDS = [prove, sweep, sharing, log, size, sizes]
 
 
 def text_of(result):
@@ -115,6 +116,59 @@ def test_a_log_shows_its_bounds_and_what_reservation_would_take():
     assert "0 B" not in text
 
 
+def test_a_size_shows_the_device_the_pool_the_layers_and_the_requests():
+    text = text_of(size())
+    for part in (
+        "vLLM 0.33.0",
+        "8.00 GiB 7.00 GiB to 9.00 GiB",
+        "left free",
+        "75.0 % used",
+        "12 × 8,192 tokens",
+        "rank, 2 ranks",
+        "sliding window",
+        "98,304",
+        "GPU KV cache size: 65,536 tokens",
+        "100 memory for 130",
+        "60,000 to 70,000 tokens",
+        "131,072",
+    ):
+        assert part in text, part
+
+
+def test_the_parts_of_a_device_sum_to_its_memory():
+    widths = re.findall(r'width="([0-9.]+)%" height="100%" class="m-', page_of(size()))
+    assert sum(map(float, widths)) == pytest.approx(100, abs=0.01)
+
+
+@pytest.mark.parametrize("gpu", [None, {"name": "tiny", "memory_bytes": 2**30}])
+def test_a_device_that_the_estimate_does_not_fill_is_not_drawn(gpu):
+    page = page_of(size(gpu=gpu))
+    assert "bar device" not in page
+    assert "give --gpu and --weights" in page
+
+
+def test_several_engines_stand_side_by_side_and_what_was_not_planned_says_why():
+    text = text_of(sizes())
+    assert "3 engines: from 4 requests of the longest length at once ( llama.cpp ) to 12 ( vLLM )" in text
+    assert "TGI not a model it serves" in text
+    assert "No engine can be planned" in text_of(size(engines=sizes()["engines"][2:]))
+
+
+@pytest.mark.parametrize(
+    ("engine", "why"),
+    [
+        (planned(structure=structure(deployment=sheet() | {"capacity_bytes": 1})), "the books do not balance"),
+        (planned(structure=structure(ranks=[sheet() | {"entries": []}])), "the books do not balance"),
+        (planned(memory=planned()["memory"] | {"per_rank_bytes": [-1]}), "is no amount"),
+        (planned(memory=planned()["memory"] | {"per_rank_bytes": []}), "0 ranks"),
+        (planned(requests=[planned()["requests"][0] | {"used_ratio": 2.0}]), "no share of a whole"),
+    ],
+)
+def test_a_damaged_size_is_refused(engine, why):
+    with pytest.raises(SourceError, match=why):
+        run_of(size(engines=[engine]), name="x")
+
+
 @pytest.mark.parametrize(
     ("change", "why"),
     [
@@ -148,7 +202,7 @@ def test_what_cannot_be_is_refused(broken, why):
         run_of(broken, name="x")
 
 
-@pytest.mark.parametrize("kind", [sweep, sharing, log])
+@pytest.mark.parametrize("kind", [sweep, sharing, log, size])
 def test_what_has_no_ledgers_is_not_compared(kind):
     with pytest.raises(SourceError, match="has no ledgers to compare"):
         render_page([run_of(replay(), name="a"), run_of(kind(), name="b")])

@@ -13,7 +13,9 @@ SELDOM = {  # only for results that are unlike those of the tests
     "traffic.cached_prompt_tokens", "traffic.evicted_tokens", "traffic.reserved_used_ratio",
     "pool.moment.most-holes", "meaning.cached", "meaning.unattributed", "ways.partly", "ways.fault", "ways.alone",
     "sweep.cut", "sweep.demands", "sweep.nothing", "sweep.best.first_token_p99_seconds", "log.untold",
-    "sweep.best.output_tokens_per_second", "pool.note.blocks",
+    "sweep.best.output_tokens_per_second", "pool.note.blocks", "size.none",
+    "size.follows", "size.not.follows", "groups.kind.chunk", "groups.kind.cross", "cost.units", "load.beyond",
+    "load.beyond.why", "load.reserved", "load.unattributed", "memory.given",
 }  # fmt: skip
 
 

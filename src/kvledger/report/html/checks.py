@@ -3,28 +3,28 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from kvledger.errors import SourceError
 from kvledger.ledger import Account
+from kvledger.report.html.bounds import LARGEST, TOLERANCE, check_count, check_numbers, check_shares
 from kvledger.report.html.clean import clean_text
 from kvledger.report.html.saved import Ratios, SavedLayout, SavedPoint, SavedReplay
 from kvledger.report.html.saved_log import SavedLog, SavedLogEngine
 from kvledger.report.html.saved_measure import SavedMeasure, SavedSheet
 from kvledger.report.html.saved_prove import SavedProve
 from kvledger.report.html.saved_sharing import SavedSharing
+from kvledger.report.html.saved_size import SavedSize
 from kvledger.report.html.saved_sweep import SavedSweep
+from kvledger.report.html.size_checks import check_size
 
 __all__ = ["Result", "check_result"]
 
-Result = SavedReplay | SavedMeasure | SavedProve | SavedSweep | SavedSharing | SavedLog
+Result = SavedReplay | SavedMeasure | SavedProve | SavedSweep | SavedSharing | SavedLog | SavedSize
 
-_MOST_BOOKS = 64
 _MOST_PIECES = 4_096
 _MOST_LAYOUTS = 8
-_TOLERANCE = 1e-6
-_LARGEST = 2**60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,9 +63,11 @@ def check_result(result: Result, name: str) -> None:
         case SavedSharing():
             _check_sharing(result, name)
         case SavedLog():
-            _check_count(len(result.engines), "engines", name)
+            check_count(len(result.engines), "engines", name)
             for one in result.engines:
                 _check_log(one, name)
+        case SavedSize():
+            check_size(result, name)
 
 
 def _of_replay(result: SavedReplay) -> list[_Entry]:
@@ -84,19 +86,14 @@ def _of_measure(result: SavedMeasure) -> list[_Entry]:
 
 
 def _check_books(books: Sequence[_Entry], name: str) -> None:
-    _check_count(len(books), "policies or engines", name)
+    check_count(len(books), "policies or engines", name)
     for book in books:
         where = f"`{name}`, `{book.name}`"
-        if not 0 < book.capacity <= _LARGEST:
+        if not 0 < book.capacity <= LARGEST:
             raise SourceError(f"`{name}` is damaged: the pool of `{book.name}` has {book.capacity} bytes")
         for ratios in book.means:
             _check_ratios(ratios, where)
         _check_timeline(book.timeline, where)
-
-
-def _check_count(count: int, what: str, name: str) -> None:
-    if not 1 <= count <= _MOST_BOOKS:
-        raise SourceError(f"`{name}` has {count:,} {what}, not from 1 to {_MOST_BOOKS}")
 
 
 def _check_layout(layout: SavedLayout, capacity: int, where: str) -> None:
@@ -112,14 +109,14 @@ def _check_layout(layout: SavedLayout, capacity: int, where: str) -> None:
         b = layout.blocks
         columns = [b.held_bytes, b.used_bytes, b.cached_bytes, b.shared_blocks]
     lengths = {len(column) for column in columns}
-    if len(lengths) != 1 or min(lengths) > _MOST_PIECES or any(not 0 <= n <= _LARGEST for c in columns for n in c):
+    if len(lengths) != 1 or min(lengths) > _MOST_PIECES or any(not 0 <= n <= LARGEST for c in columns for n in c):
         raise SourceError(f"{where} is damaged: its map has columns of {sorted(lengths)} numbers")
 
 
 def _check_sheet(sheet: SavedSheet, where: str) -> None:
     """Refuse a ledger whose accounts do not sum to the pool, or whose bounds are none."""
     accounts, capacity = sheet.accounts, sheet.capacity
-    if sum(accounts.values()) != capacity or not 0 < capacity <= _LARGEST or min(accounts.values(), default=0) < 0:
+    if sum(accounts.values()) != capacity or not 0 < capacity <= LARGEST or min(accounts.values(), default=0) < 0:
         total = sum(accounts.values())
         raise SourceError(f"{where}: the books do not balance, the accounts sum to {total} of a pool of {capacity}")
     for figure in sheet.figures:
@@ -128,8 +125,8 @@ def _check_sheet(sheet: SavedSheet, where: str) -> None:
 
 
 def _check_prove(result: SavedProve, name: str) -> None:
-    _check_count(len(result.sides), "ways", name)
-    _check_numbers(
+    check_count(len(result.sides), "ways", name)
+    check_numbers(
         (result.requests, result.prompt_tokens, result.output_tokens, result.memory_bytes, result.token_bytes), name
     )
     for side in result.sides:
@@ -141,24 +138,24 @@ def _check_prove(result: SavedProve, name: str) -> None:
                 _check_ratios(ratios, where)
         numbers = (side.capacity_bytes, side.mean_running, side.saturated_running, side.peak_running, side.seconds)
         more = (side.tokens_per_second, side.prefill_tokens, side.prefill_seconds, side.decode_tokens)
-        _check_numbers((*numbers, *more, side.decode_seconds, side.preemptions), where)
+        check_numbers((*numbers, *more, side.decode_seconds, side.preemptions), where)
         if side.agreement is not None:
             a = side.agreement
-            _check_numbers((a.same, a.tie, a.different, a.missing), where)
+            check_numbers((a.same, a.tie, a.different, a.missing), where)
 
 
 def _check_sweep(result: SavedSweep, name: str) -> None:
     if not result.rows and not result.failures:
         raise SourceError(f"`{name}` has no row, so there is nothing to draw", hint="run the sweep again")
     for row in result.rows:
-        _check_shares((row.used_ratio, row.wasted_ratio), f"`{name}`, cell {row.cell}")
+        check_shares((row.used_ratio, row.wasted_ratio), f"`{name}`, cell {row.cell}")
         times = (row.queue_p99_seconds, row.first_token_p99_seconds, row.output_tokens_per_second)
         counts = (row.preemptions, row.rejected, row.truncated, row.finished, row.mean_running, row.wasted_bytes)
-        _check_numbers((*counts, *(t for t in times if t is not None)), f"`{name}`, cell {row.cell}")
+        check_numbers((*counts, *(t for t in times if t is not None)), f"`{name}`, cell {row.cell}")
 
 
 def _check_sharing(result: SavedSharing, name: str) -> None:
-    _check_count(len(result.rows), "rows", name)
+    check_count(len(result.rows), "rows", name)
     answers = list(result.rows[0].block_saving_ratio)
     if not answers or len(answers) > 16 or not all(a.isdecimal() and len(a) < 6 for a in answers):
         raise SourceError(f"`{name}` is damaged: it has no numbers of answers")
@@ -169,36 +166,24 @@ def _check_sharing(result: SavedSharing, name: str) -> None:
                 f"`{name}` is damaged: not every row of `{row.workload}` has {', '.join(answers)} answers"
             )
         published = (row.published_low_ratio, row.published_high_ratio)
-        _check_shares((*row.block_saving_ratio.values(), *published), f"`{name}`, `{row.workload}`")
-        _check_numbers((*row.running_forked.values(), *row.running_alone.values()), f"`{name}`, `{row.workload}`")
+        check_shares((*row.block_saving_ratio.values(), *published), f"`{name}`, `{row.workload}`")
+        check_numbers((*row.running_forked.values(), *row.running_alone.values()), f"`{name}`, `{row.workload}`")
 
 
 def _check_log(engine: SavedLogEngine, name: str) -> None:
     where = f"`{name}`, engine {engine.engine_index}"
     for quantity in (engine.tokens, engine.size_bytes, engine.blocks, engine.block_tokens, engine.max_model_len):
         if quantity is not None:
-            _check_numbers((quantity.low, quantity.value, quantity.high), where)
+            check_numbers((quantity.low, quantity.value, quantity.high), where)
             if not quantity.low <= quantity.value <= quantity.high:
                 raise SourceError(f"{where} is damaged: {quantity.value:g} is not in its own bounds")
     if engine.load is not None:
         load = engine.load
         spans = (load.held_ratio, load.used_ratio or load.held_ratio)
-        _check_shares([*(n for span in spans for n in span), load.mean_held_ratio], where)
-        _check_numbers((load.lines, load.running, load.waiting or 0, load.reserved_ratio or 0), where)
-        if any(low > high + _TOLERANCE for low, high in spans):
+        check_shares([*(n for span in spans for n in span), load.mean_held_ratio], where)
+        check_numbers((load.lines, load.running, load.waiting or 0, load.reserved_ratio or 0), where)
+        if any(low > high + TOLERANCE for low, high in spans):
             raise SourceError(f"{where} is damaged: the bounds of a share are {spans[0][0]:g} to {spans[0][1]:g}")
-
-
-def _check_numbers(numbers: Iterable[float], where: str) -> None:
-    for number in numbers:
-        if not 0 <= number <= _LARGEST:
-            raise SourceError(f"{where} is damaged: {number:g} is no amount")
-
-
-def _check_shares(shares: Iterable[float], where: str) -> None:
-    for share in shares:
-        if not -_TOLERANCE <= share <= 1 + _TOLERANCE:
-            raise SourceError(f"{where} is damaged: {share:g} is no share of a whole")
 
 
 def _known(ratios: Mapping[str, float | None]) -> dict[str, float]:
@@ -211,8 +196,8 @@ def _check_ratios(ratios: Mapping[str, float], where: str) -> None:
     if unknown:
         raise SourceError(f"{where} has the account `{clean_text(min(unknown), longest=40)}`, which does not exist")
     total = math.fsum(ratios.values())
-    whole = abs(total - 1) <= _TOLERANCE or not any(ratios.values())
-    if not whole or any(not -_TOLERANCE <= r <= 1 + _TOLERANCE for r in ratios.values()):
+    whole = abs(total - 1) <= TOLERANCE or not any(ratios.values())
+    if not whole or any(not -TOLERANCE <= r <= 1 + TOLERANCE for r in ratios.values()):
         raise SourceError(
             f"{where}: the books do not balance, the accounts sum to {total:.6f} of the pool",
             hint="the file was changed or damaged; run the command that wrote it again",

@@ -25,6 +25,7 @@ from kvledger.report.html.saved_log import SavedLog
 from kvledger.report.html.saved_measure import SavedMeasure
 from kvledger.report.html.saved_prove import SavedProve
 from kvledger.report.html.saved_sharing import SavedSharing
+from kvledger.report.html.saved_size import SavedSize
 from kvledger.report.html.saved_sweep import SavedSweep
 from kvledger.report.html.sections.answer import answer_section
 from kvledger.report.html.sections.balance import balance_section
@@ -40,6 +41,7 @@ from kvledger.report.html.sections.prove import prove_section
 from kvledger.report.html.sections.provenance import provenance_section
 from kvledger.report.html.sections.requests import requests_section
 from kvledger.report.html.sections.sharing import sharing_section
+from kvledger.report.html.sections.size import size_sections
 from kvledger.report.html.sections.sweep import sweep_sections, sweep_shown
 from kvledger.report.html.style import account_style, hatches
 from kvledger.report.html.words import both, script_phrases
@@ -50,6 +52,7 @@ SCHEMA = "kvledger/report"
 SCHEMA_VERSION = 1
 _SECTION = re.compile(r'<section id="([a-z]+[-0-9]*)"')
 _CONTENTS = (
+    "memory", "load", "groups", "cost", "prints", "engines", "refused",
     "balance", "comparison", "ways", "sharing", "trade", "grid", "failures", "log", "findings", "time", "pool",
     "engine", "requests", "mitigations", "whatif", "lengths", "provenance",
 )  # fmt: skip
@@ -108,7 +111,7 @@ def render_page(runs: Sequence[Run], *, language: Language = Language.ENGLISH) -
 def _check_books(run: Run, has_books: bool, *, alone: bool) -> None:
     if isinstance(run.result, SavedMeasure) and not has_books:
         raise SourceError("no sample has a ledger, so there is nothing to draw", hint="measure a server while it works")
-    if isinstance(run.result, (SavedSweep, SavedSharing, SavedLog)) and not alone:
+    if isinstance(run.result, (SavedSweep, SavedSharing, SavedLog, SavedSize)) and not alone:
         kind = run.result.schema.removeprefix("kvledger/")
         raise SourceError(
             f"`{run.name}` is of `{kind}`, which has no ledgers to compare",
@@ -170,6 +173,11 @@ def _of_kind(number: int, run: Run, *, name: str | None) -> list[Markup]:
         case SavedLog():
             return [
                 log_section(number, run.result, name=name),
+                findings_section(number, run.result.findings, name=name),
+            ]
+        case SavedSize():
+            return [
+                *size_sections(number, run.result, name=name),
                 findings_section(number, run.result.findings, name=name),
             ]
         case _:

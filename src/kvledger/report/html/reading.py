@@ -16,6 +16,7 @@ from kvledger.report.html.saved_log import SavedLog
 from kvledger.report.html.saved_measure import SavedMeasure
 from kvledger.report.html.saved_prove import SavedProve
 from kvledger.report.html.saved_sharing import SavedSharing
+from kvledger.report.html.saved_size import SavedSize
 from kvledger.report.html.saved_sweep import SavedSweep
 
 __all__ = ["Run", "read_run", "run_of"]
@@ -30,10 +31,11 @@ _SCHEMAS: Mapping[str, type[Result]] = {
     "kvledger/prove": SavedProve,
     "kvledger/sweep": SavedSweep,
     "kvledger/sharing": SavedSharing,
+    "kvledger/size": SavedSize,
 }
 _HINT = (
-    "give what `replay`, `demo`, `measure`, `prove` or `sweep` wrote with --json, a recording, a saved /metrics text "
-    "or an engine's log"
+    "give what `size`, `replay`, `demo`, `measure`, `prove` or `sweep` wrote with --json, a recording, a saved "
+    "/metrics text or an engine's log"
 )
 
 

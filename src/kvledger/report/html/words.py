@@ -10,9 +10,13 @@ from kvledger.report.html.chinese import translate
 from kvledger.report.html.markup import Markup
 from kvledger.report.html.phrases import phrases
 
-__all__ = ["account_name", "both", "code", "prose", "script_phrases", "told", "told_as_sentence"]
+__all__ = ["account_name", "both", "code", "engine_name", "prose", "script_phrases", "told", "told_as_sentence"]
 
 _LONGEST_NAME = 64
+_ENGINES = {
+    "vllm": "vLLM", "sglang": "SGLang", "llamacpp": "llama.cpp", "ollama": "Ollama", "tensorrt-llm": "TensorRT-LLM",
+    "tgi": "TGI", "lmdeploy": "LMDeploy", "transformers": "Transformers", "mlx": "MLX",
+}  # fmt: skip
 _CODE = re.compile(r"`([^`]+)`")
 
 
@@ -51,6 +55,11 @@ def code(text: str) -> Markup:
 def account_name(account: Account) -> Markup:
     """Return the name of an account in both languages."""
     return both(f"account.{account}")
+
+
+def engine_name(name: str) -> str:
+    """Return an engine's name as its makers write it."""
+    return _ENGINES.get(name, name)
 
 
 def script_phrases() -> dict[str, tuple[str, str]]:

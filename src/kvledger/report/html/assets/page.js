@@ -1,4 +1,4 @@
-/*! sources 4df7c07fd7d0983e10aeb6305f33a836e112e53f1e91cf2cdb8ffaef84f06b1e */
+/*! sources 5ab82a408e604ecf8bb7344017f64aa80897c12cb6fed6304443866f5aa9e449 */
 /*! uPlot
 The MIT License (MIT)
 

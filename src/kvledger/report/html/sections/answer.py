@@ -15,10 +15,12 @@ from kvledger.report.html.saved_log import SavedLog
 from kvledger.report.html.saved_measure import SavedMeasure
 from kvledger.report.html.saved_prove import SavedProve
 from kvledger.report.html.saved_sharing import SavedSharing
+from kvledger.report.html.saved_size import SavedSize
 from kvledger.report.html.saved_sweep import SavedSweep
 from kvledger.report.html.sections.log import log_answers
 from kvledger.report.html.sections.prove import prove_facts
 from kvledger.report.html.sections.sharing import sharing_answer, sharing_facts
+from kvledger.report.html.sections.size import size_answers
 from kvledger.report.html.sections.sweep import sweep_facts
 from kvledger.report.html.words import both, code, told, told_as_sentence
 
@@ -63,6 +65,8 @@ def _told(run: Run, books: Sequence[Book]) -> Iterator[_Told]:
                 yield [], told(line), None
         case SavedSharing():
             yield sharing_facts(run.result), sharing_answer(run.result), None
+        case SavedSize():
+            yield from size_answers(run.result)
         case SavedLog():
             yield from log_answers(run.result, run.name)
         case _:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from kvledger.ledger import Account
 from kvledger.report.html.book import Book
@@ -12,7 +12,7 @@ from kvledger.report.html.markup import Markup, element, join
 from kvledger.report.html.table import Cell, Column, cell, table
 from kvledger.report.html.words import account_name, both, code, told
 
-__all__ = ["balance_section", "bar", "name_of", "shown_accounts"]
+__all__ = ["account_bar", "balance_section", "bar", "name_of", "shown_accounts"]
 
 _ALWAYS = (Account.USED, Account.RESERVED, Account.INTERNAL, Account.EXTERNAL, Account.FREE)
 
@@ -46,17 +46,24 @@ def name_of(book: Book, books: Sequence[Book], names: Sequence[str]) -> Markup:
 
 def bar(book: Book) -> Markup:
     """Return the pool of a book as one bar of accounts."""
+    return account_bar(book.ratio)
+
+
+def account_bar(ratio: Mapping[Account, float]) -> Markup:
+    """Return a pool as one bar of accounts; without any, the bar is empty."""
     parts, left = [], 0.0
     for account in Account:
-        width = 100 * book.ratio[account]
-        if width <= 0:
+        share = ratio.get(account, 0.0)
+        if share <= 0:
             continue
-        title = element("title", f"{account} {percent(book.ratio[account])}")
-        shape = element("rect", x=f"{left:.3f}%", y=0, width=f"{width:.3f}%", height="100%", class_=f"s-{account}")
+        title = element("title", f"{account} {percent(share)}")
+        shape = element(
+            "rect", x=f"{100 * left:.3f}%", y=0, width=f"{100 * share:.3f}%", height="100%", class_=f"s-{account}"
+        )
         parts.append(Markup(shape.replace("</rect>", f"{title}</rect>")))
-        left += width
-    told = ", ".join(f"{a} {percent(book.ratio[a])}" for a in Account if book.ratio[a])
-    return element("svg", *parts, class_="bar", role="img", aria_label=told, focusable="false")
+        left += share
+    told = ", ".join(f"{a} {percent(ratio[a])}" for a in Account if ratio.get(a))
+    return element("svg", *parts, class_="bar", role="img", aria_label=told or "–", focusable="false")
 
 
 def _when(books: Sequence[Book]) -> str:

@@ -10,14 +10,9 @@ from kvledger.report.html.frame import section, subsection
 from kvledger.report.html.markup import Markup, element, join
 from kvledger.report.html.saved_log import SavedLoad, SavedLog, SavedLogEngine, SavedQuantity
 from kvledger.report.html.table import Cell, Column, cell, table
-from kvledger.report.html.words import account_name, both, prose, told, told_as_sentence
+from kvledger.report.html.words import account_name, both, engine_name, prose, told, told_as_sentence
 
 __all__ = ["log_answers", "log_section"]
-
-_ENGINES = {
-    "vllm": "vLLM", "sglang": "SGLang", "llamacpp": "llama.cpp", "ollama": "Ollama", "tensorrt-llm": "TensorRT-LLM",
-    "tgi": "TGI", "lmdeploy": "LMDeploy",
-}  # fmt: skip
 
 
 def log_answers(result: SavedLog, name: str) -> Iterator[tuple[list[Markup], Markup, Markup | None]]:
@@ -27,7 +22,7 @@ def log_answers(result: SavedLog, name: str) -> Iterator[tuple[list[Markup], Mar
         facts = [
             both(
                 "log.of",
-                engine=element("bdi", f"{_ENGINES.get(engine.engine, engine.engine)}{version}"),
+                engine=element("bdi", f"{engine_name(engine.engine)}{version}"),
                 source=element("bdi", name),
             )
         ]

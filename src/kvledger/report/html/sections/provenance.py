@@ -15,7 +15,9 @@ from kvledger.report.html.saved_log import SavedLog
 from kvledger.report.html.saved_measure import SavedMeasure
 from kvledger.report.html.saved_prove import SavedProve
 from kvledger.report.html.saved_sharing import SavedSharing
+from kvledger.report.html.saved_size import SavedSize
 from kvledger.report.html.saved_sweep import SavedSweep
+from kvledger.report.html.sections.size import size_notes
 from kvledger.report.html.words import both, code, prose, told
 
 __all__ = ["provenance_section"]
@@ -78,6 +80,8 @@ def _notes_of(result: Result) -> Iterator[Markup]:
             yield from (told(note) for note in result.notes if not note.startswith("give -o "))
         case SavedSharing():
             yield from (both(f"sharing.rule.{rule}") for rule in ("lengths", "beams"))
+        case SavedSize():
+            yield from size_notes(result)
         case SavedLog():
             yield both("log.rule")
         case _:
