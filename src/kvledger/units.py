@@ -72,13 +72,13 @@ def parse_bytes(text: str) -> int:
     return value
 
 
-def counted(count: int, noun: str) -> str:
-    """Write a count with its noun, in the plural unless it is one.
+def counted(count: int, noun: str, plural: str | None = None) -> str:
+    """Write a count with its noun, in the plural unless it is one; ``plural`` where it is more than an s.
 
-    >>> counted(1, "request"), counted(2000, "answer")
-    ('1 request', '2,000 answers')
+    >>> counted(1, "request"), counted(2000, "answer"), counted(3, "copy", "copies")
+    ('1 request', '2,000 answers', '3 copies')
     """
-    return f"{count:,} {noun}" + ("" if count == 1 else "s")
+    return f"{count:,} " + (noun if count == 1 else plural or f"{noun}s")
 
 
 def percent(ratio: float) -> str:

@@ -32,6 +32,7 @@ Examples:
   kvledger size --list models
 """
 _POSITIVE = click.IntRange(1, 2**40)
+_RANKS = click.IntRange(1, 2**16)
 
 
 @click.command(help=_HELP, epilog=_EPILOG, context_settings={"max_content_width": 100})
@@ -45,11 +46,11 @@ _POSITIVE = click.IntRange(1, 2**40)
 @click.option("--gpu-memory-utilization", type=click.FloatRange(0, 1, min_open=True), help="With --gpu.")
 @click.option("--weights", help="Weights on one rank, such as 15GiB, with --gpu (default: from the parameters).")
 @click.option("--device", default="cuda", show_default=True, help="cuda, rocm, xpu or cpu.")
-@click.option("--tp", type=_POSITIVE, default=1, help="Tensor-parallel ranks.")
-@click.option("--pp", type=_POSITIVE, default=1, help="Pipeline stages.")
-@click.option("--dcp", type=_POSITIVE, default=1, help="Decode context parallelism.")
-@click.option("--pcp", type=_POSITIVE, default=1, help="Prefill context parallelism.")
-@click.option("--dp", type=_POSITIVE, default=1, help="Data-parallel replicas.")
+@click.option("--tp", type=_RANKS, default=1, help="Tensor-parallel ranks.")
+@click.option("--pp", type=_RANKS, default=1, help="Pipeline stages.")
+@click.option("--dcp", type=_RANKS, default=1, help="Decode context parallelism.")
+@click.option("--pcp", type=_RANKS, default=1, help="Prefill context parallelism.")
+@click.option("--dp", type=_RANKS, default=1, help="Data-parallel replicas.")
 @click.option("--kv-dtype", default="auto", show_default=True, help="auto, bfloat16, fp8, nvfp4, q8_0, ...")
 @click.option("--block-size", type=_POSITIVE, help="Tokens a block (default: the engine's).")
 @click.option("--max-model-len", help="Longest request, or auto: the longest that fits (default: the model's).")

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from kvledger.model import ModelSpec
 
 __all__ = [
+    "MOST_RANKS",
     "Claim",
     "ClaimKind",
     "Deployment",
@@ -42,6 +43,8 @@ __all__ = [
     "UnitContent",
 ]
 
+MOST_RANKS = 2**16
+"""More accelerators than any engine runs as one deployment."""
 _LONGEST_TOKENS = 2**40
 
 
@@ -72,7 +75,8 @@ class Deployment:
 
     def __post_init__(self) -> None:
         """Check what no engine accepts."""
-        for name in ("tp", "pp", "dcp", "pcp", "dp", "block_tokens", "max_model_len", "max_num_seqs"):
+        self._check_ranks()
+        for name in ("block_tokens", "max_model_len", "max_num_seqs"):
             value = getattr(self, name)
             if value is not None and not 1 <= value <= _LONGEST_TOKENS:
                 raise UsageError(f"`{name}` is {value}, but must be at least 1 and at most 2**40")
@@ -81,6 +85,18 @@ class Deployment:
             raise UsageError(f"`max_num_batched_tokens` is {batched}, but must be at least 1 and at most 2**40")
         if not 0 <= self.speculative_tokens <= 1024:
             raise UsageError(f"`speculative_tokens` is {self.speculative_tokens}, but must be 0 to 1024")
+
+    def _check_ranks(self) -> None:
+        for name in ("tp", "pp", "dcp", "pcp", "dp"):
+            value = getattr(self, name)
+            if not 1 <= value <= MOST_RANKS:
+                raise UsageError(f"`{name}` is {value:,}, but must be at least 1 and at most {MOST_RANKS:,}")
+        if self.ranks > MOST_RANKS:
+            factors = " x ".join(f"`{name}` {getattr(self, name):,}" for name in ("tp", "pp", "pcp", "dp"))
+            raise UsageError(
+                f"{factors} are {self.ranks:,} ranks, but at most {MOST_RANKS:,} are planned",
+                hint="each of these holds memory of its own; one replica (`dp` 1) tells what each of them does",
+            )
 
     @property
     def ranks(self) -> int:

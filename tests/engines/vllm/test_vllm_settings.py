@@ -146,7 +146,8 @@ def test_a_stated_partition_is_followed():
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"tp": 3}, "8 KV heads cannot be divided among 3"),
+        ({"dcp": 2, "tp": 8}, "needs as many copies of each of the 8 KV heads, but `tp` 8 makes 1 copy"),
+        ({"dcp": 4, "tp": 16}, "makes 2 copies"),
         ({"tp": 4, "dcp": 3}, "`dcp` 3 does not divide `tp` 4"),
         ({"options": {"layer_partition": "1,2"}, "pp": 2}, r"does not give 32 layers to 2 stages"),
         ({"options": {"layer_partion": "1,2"}}, "did you mean `layer_partition`"),
@@ -160,6 +161,13 @@ def test_a_stated_partition_is_followed():
 def test_settings_that_cannot_be_are_refused_with_the_reason(values, message):
     with pytest.raises(UsageError, match=message):
         plan("llama-3.1-8b", **values)
+
+
+def test_context_parallel_ranks_share_the_query_heads_of_a_copied_head():
+    plan("llama-3.1-8b", tp=16, dcp=2)
+    plan("llama-3.1-8b", tp=32, dcp=4)
+    with pytest.raises(UsageError, match="`dcp` 4 does not divide the 7 query heads of each KV head"):
+        plan("qwen2.5-7b", tp=28, dcp=4)
 
 
 @pytest.mark.parametrize(
@@ -181,7 +189,7 @@ def test_what_was_taken_without_being_known_is_noted(model, values, word):
 
 def test_windows_are_not_split_over_context_parallel_ranks():
     with pytest.raises(UsageError, match="does not support layers with a window"):
-        plan("gpt-oss-20b", tp=8, dcp=2)
+        plan("gpt-oss-20b", tp=16, dcp=2)
 
 
 def test_compressed_attention_is_refused_not_guessed():

@@ -12,6 +12,7 @@ from dataclasses import replace
 from kvledger.engines.budget import given_term, leave_rest, term
 from kvledger.engines.layout import LayerGroup, Part, build_ranks, group_layers, key_bytes, value_bytes
 from kvledger.engines.lmdeploy.settings import Engine, find_storage, read_engine_settings
+from kvledger.engines.parallel import check_heads
 from kvledger.engines.plan import (
     Claim,
     ClaimKind,
@@ -58,6 +59,7 @@ def make_plan(model: ModelSpec, deployment: Deployment, memory: KvMemory) -> Pla
         ModelError: The rule for a layer is not known.
     """
     reject(deployment, pp=1, dcp=1, pcp=1, speculative_tokens=0)
+    check_heads(model, deployment)
     engine = read_engine_settings(deployment)
     groups = _check_layers(model, engine)
     storage = find_storage(model, deployment, engine.settings)

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from kvledger.engines.budget import given_term, leave_rest, term
 from kvledger.engines.layout import Part, SharedLayers, build_ranks, group_layers, split_stages
+from kvledger.engines.parallel import check_heads, check_stages
 from kvledger.engines.plan import Claim, ClaimKind, Deployment, GpuBudget, KvMemory, Plan, Pool, StartFailure
 from kvledger.engines.settings import reject
 from kvledger.engines.sglang.cells import Cells
@@ -35,6 +36,8 @@ def make_plan(model: ModelSpec, deployment: Deployment, memory: KvMemory) -> Pla
         ModelError: The release does not serve this kind of model, or its rule is not known.
     """
     reject(deployment, dcp=1, pcp=1)
+    check_heads(model, deployment)
+    check_stages(model, deployment)
     rules = find_rules(deployment.version)
     settings = read_server_settings(deployment)
     layers = _sort_layers(model, deployment, rules, settings)

@@ -23,6 +23,7 @@ from kvledger.engines.layout import (
     split_stages,
     value_bytes,
 )
+from kvledger.engines.parallel import check_heads, check_stages
 from kvledger.engines.plan import (
     Claim,
     ClaimKind,
@@ -114,6 +115,8 @@ def make_plan(model: ModelSpec, deployment: Deployment, memory: KvMemory) -> Pla
         ModelError: The rule for a layer is not known.
     """
     reject(deployment, dcp=1, pcp=1, speculative_tokens=0)
+    check_heads(model, deployment)
+    check_stages(model, deployment)
     rules = find_rules(deployment.version)
     settings = read_runtime_settings(deployment)
     block = deployment.block_tokens or rules.default_block_tokens

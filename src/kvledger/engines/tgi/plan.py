@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from kvledger.engines.budget import given_term, leave_rest, term
 from kvledger.engines.layout import Part, build_ranks, group_layers, key_bytes, value_bytes
+from kvledger.engines.parallel import check_heads
 from kvledger.engines.plan import (
     Claim,
     ClaimKind,
@@ -97,6 +98,7 @@ def make_plan(model: ModelSpec, deployment: Deployment, memory: KvMemory) -> Pla
         ModelError: The rule for a layer is not known.
     """
     reject(deployment, pp=1, dcp=1, pcp=1, dp=1)
+    check_heads(model, deployment)
     read_release(deployment.version, engine="TGI", first=FIRST, latest=LATEST)
     settings = read_settings(deployment, _Settings, _READERS)
     block = _find_block(deployment, settings)

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from kvledger.engines.budget import given_term, leave_rest, term
 from kvledger.engines.layout import LayerGroup, Part, build_ranks, group_layers, key_bytes, value_bytes
+from kvledger.engines.parallel import check_heads
 from kvledger.engines.plan import Claim, ClaimKind, Deployment, GpuBudget, KvMemory, Plan, Pool, StartFailure
 from kvledger.engines.settings import reject
 from kvledger.engines.transformers.continuous import plan_continuous
@@ -42,6 +43,7 @@ def make_plan(model: ModelSpec, deployment: Deployment, memory: KvMemory) -> Pla
         ModelError: The rule for a layer is not known.
     """
     reject(deployment, pp=1, dcp=1, pcp=1, dp=1, speculative_tokens=0)
+    check_heads(model, deployment)
     settings = read_cache_settings(deployment)
     storage = _find_storage(model, deployment, settings)
     if settings.cache == "continuous":

@@ -242,16 +242,7 @@ class _Builder:
     def _whole(self) -> Storage:
         return replace(self.storage, tp=1)
 
-    def _check_heads(self, heads: int) -> None:
-        tp = self.storage.tp
-        if heads % tp and tp % heads:
-            raise UsageError(
-                f"{heads} KV heads cannot be divided among {tp} tensor-parallel ranks, nor copied evenly",
-                hint="choose a tensor parallelism that divides the heads or is a multiple of them",
-            )
-
     def _attention(self, cache: AttentionCache) -> LayerSpec:
-        self._check_heads(cache.kv_heads)
         if not self.settings.rules.separate_value_size and self.settings.v1:
             cache = replace(cache, value_size=cache.key_size)
         kind = SpecKind.FULL
@@ -314,7 +305,6 @@ class _Builder:
         ]
 
     def _cross(self, cache: CrossAttentionCache) -> LayerSpec:
-        self._check_heads(cache.kv_heads)
         page = self.block_tokens * cache.token_bytes(self.storage)
         return LayerSpec(
             kind=SpecKind.CROSS,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from kvledger.engines.parallel import check_heads, check_stages
 from kvledger.engines.plan import Deployment
 from kvledger.engines.vllm.demand import StateMode
 from kvledger.engines.vllm.options import Options, read_options
@@ -14,7 +15,7 @@ from kvledger.engines.vllm.rules import Rules, find_rules
 from kvledger.engines.vllm.version import Version, parse_version
 from kvledger.errors import UsageError
 from kvledger.model import AttentionCache, LatentCache, ModelSpec, StateCache, StateKind
-from kvledger.units import GIB
+from kvledger.units import GIB, counted
 
 __all__ = ["Settings", "resolve_settings"]
 
@@ -57,7 +58,7 @@ def resolve_settings(model: ModelSpec, deployment: Deployment) -> Settings:
     rules = find_rules(version)
     options = read_options(deployment.options)
     v1 = _is_v1(version, options, rules)
-    _check_parallel(deployment)
+    _check_parallel(model, deployment)
     notes: list[str] = []
     length = _max_model_len(model, deployment)
     batched, seqs = _batch_defaults(deployment, options, rules, model, notes=notes)
@@ -109,12 +110,38 @@ def _caches_prefixes(model: ModelSpec, rules: Rules) -> bool:
     return attention and rules.hybrid_prefix_caching
 
 
-def _check_parallel(deployment: Deployment) -> None:
+def _check_parallel(model: ModelSpec, deployment: Deployment) -> None:
+    """Refuse what ``ModelConfig.verify_with_parallel_config`` and the pipeline refuse (0.10 to 0.33)."""
+    check_heads(model, deployment)
+    check_stages(model, deployment)
     if deployment.tp % deployment.dcp:
         raise UsageError(
             f"`dcp` {deployment.dcp} does not divide `tp` {deployment.tp}: decode context parallelism splits the "
             "tensor-parallel ranks",
             hint="choose a divisor of `tp`",
+        )
+    if deployment.dcp > 1 and deployment.pcp == 1:
+        _check_copies(model, deployment)
+
+
+def _check_copies(model: ModelSpec, deployment: Deployment) -> None:
+    """Refuse decode context parallelism over more ranks than copies of a KV head; MLA has a copy on every rank."""
+    heads = {layer.cache.kv_heads for layer in model.layers if isinstance(layer.cache, AttentionCache)}
+    if len(heads) != 1 or any(isinstance(layer.cache, LatentCache) for layer in model.layers):
+        return
+    (kv_heads,), tp, dcp = heads, deployment.tp, deployment.dcp
+    copies = tp // kv_heads if kv_heads else 0
+    if kv_heads and (tp <= kv_heads or dcp > copies):
+        raise UsageError(
+            f"`dcp` {dcp} needs as many copies of each of the {kv_heads} KV heads, but `tp` {tp} makes "
+            f"{counted(max(copies, 1), 'copy', 'copies')}: the ranks that share a head's tokens each hold that head",
+            hint=f"choose a `tp` of at least {kv_heads * dcp}, or leave `dcp` out",
+        )
+    queries = (model.query_heads or 0) // kv_heads if kv_heads else 0
+    if queries % dcp:
+        raise UsageError(
+            f"`dcp` {dcp} does not divide the {queries} query heads of each KV head of `{model.name}`",
+            hint="choose a divisor of them",
         )
 
 
