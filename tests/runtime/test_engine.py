@@ -21,7 +21,7 @@ class Numbers:
     def __call__(self, text):
         return {"input_ids": [ord(letter) - 32 for letter in text]}
 
-    def decode(self, ids, skip_special_tokens=True):
+    def decode(self, ids, *, skip_special_tokens, clean_up_tokenization_spaces):
         return "".join(chr(i + 32) for i in ids)
 
 

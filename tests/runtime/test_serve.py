@@ -4,7 +4,6 @@ import json
 import socket
 import threading
 import time
-from contextlib import contextmanager
 
 import pytest
 
@@ -13,46 +12,15 @@ pytest.importorskip("transformers")
 pytest.importorskip("uvicorn")
 pytest.importorskip("starlette")
 
-import urllib3
 
 from kvledger.engines.vllm.metrics import read_vllm_metrics
 from kvledger.runtime import Engine, Options
-from kvledger.runtime.driver import Driver
-from kvledger.runtime.serve import Tallies, make_app
+from kvledger.runtime.serve import Tallies
 from kvledger.runtime.serve.exposition import Exposition, take_instant
 from tests.cli.calling import call
 
+from .serving import POOL, TOKEN_BYTES, complete, serving
 from .small_models import draw_prompts, generate_plainly, small_model
-
-TOKEN_BYTES = 2 * 2 * 2 * 8 * 4
-POOL = urllib3.PoolManager(retries=False)
-
-
-@contextmanager
-def serving(*, blocks=64, options=None, tallies=None):
-    """Start a server on loopback; yields its address, its engine and its driver."""
-    import uvicorn
-
-    engine = Engine(small_model("llama"), blocks * 4 * TOKEN_BYTES, block_size=4, options=options)
-    with socket.socket() as listening, Driver(engine) as driver:
-        listening.bind(("127.0.0.1", 0))
-        app = make_app(engine, driver, model_name="small", tallies=tallies)
-        server = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="off"))
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
-        thread.start()
-        while not server.started:
-            time.sleep(0.01)
-        try:
-            yield f"http://127.0.0.1:{listening.getsockname()[1]}", engine, driver
-        finally:
-            server.should_exit = True
-            thread.join()
-    engine.close()
-
-
-def complete(address, **body):
-    answer = POOL.request("POST", f"{address}/v1/completions", body=json.dumps({"temperature": 0, **body}))
-    return answer.status, json.loads(answer.data)
 
 
 def scrape(address):
@@ -78,7 +46,8 @@ def test_it_answers_with_the_tokens_of_generate():
     (choice,) = found["choices"]
     assert choice["token_ids"] == generate_plainly(small_model("llama"), prompt, 9)
     assert choice["finish_reason"] == "length"
-    assert found["usage"] == {"prompt_tokens": len(prompt), "completion_tokens": 9, "total_tokens": len(prompt) + 9}
+    usage = found["usage"]
+    assert [usage[f"{name}_tokens"] for name in ("prompt", "completion", "total")] == [len(prompt), 9, len(prompt) + 9]
 
 
 def test_several_prompts_and_samples_are_choices_in_order():
@@ -111,8 +80,11 @@ def test_a_stream_ends_with_done_and_has_every_token():
         ({"prompt": [10**6]}, "not one of the model's"),
         ({"prompt": [1] * 5000}, "5000"),
         ({"prompt": [5], "temperature": -1}, "temperature"),
-        ({"prompt": [5], "logprobs": 3}, "logprobs"),
-        ({"prompt": [5], "logprobs": 0}, "`logprobs` is not served here"),
+        ({"prompt": [5], "logprobs": 21}, "logprobs is 21, not from 0 to 20"),
+        ({"prompt": [5], "logprobs": 1, "echo": True}, "`logprobs` of the prompt are not served here"),
+        ({"prompt": [5], "max_tokens": 0}, "max_tokens is 0, not from 1"),
+        ({"prompt": [5], "max_tokens": 4, "min_tokens": 5}, "min_tokens is 5, not from 0 to 4"),
+        ({"prompt": [5], "include_stop_str_in_output": True}, "`include_stop_str_in_output` is not served here"),
         ({"prompt": [5], "logit_bias": {"5": 100}}, "`logit_bias` is not served here"),
         ({"prompt": [5], "presence_penalty": 0.5}, "`presence_penalty` is not served here"),
         ({"prompt": [5], "n": 0}, "`n` is 0"),
@@ -140,7 +112,7 @@ def test_fields_that_ask_for_nothing_are_taken():
 def test_another_model_and_other_paths_are_refused_with_what_there_is():
     with serving() as (address, _, _):
         status, found = complete(address, prompt=[5], model="gpt-4")
-        other = POOL.request("POST", f"{address}/v1/chat/completions", body="{}")
+        other = POOL.request("POST", f"{address}/v1/embeddings", body="{}")
         method = POOL.request("GET", f"{address}/v1/completions")
     assert (status, other.status, method.status) == (404, 404, 405)
     assert "the model `gpt-4` is not served here" in found["error"]["message"]

@@ -9,7 +9,7 @@ from kvledger.errors import Error
 from kvledger.ledger import Ledger
 from kvledger.runtime.sequence import RequestId
 
-__all__ = ["Answer", "Ending", "Result", "Step", "Token"]
+__all__ = ["Answer", "Ending", "Likelihood", "Result", "Step", "Token"]
 
 
 class Ending(StrEnum):
@@ -26,11 +26,24 @@ class Ending(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Likelihood:
+    """How likely a token was by the model's own logits, before temperature and whatever else a request asks for.
+
+    ``logprob`` is the natural logarithm of its chance, ``rank`` its place among all tokens (1: the likeliest), and
+    ``top`` the likeliest tokens with their logarithms, likeliest first.
+    """
+
+    logprob: float
+    rank: int
+    top: tuple[tuple[int, float], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Token:
     """One step of an answer: the token that came, the text that is now certain, and whether it was the last.
 
     ``token_id`` is None where an answer ends without a token. ``text`` is empty without a tokenizer. ``prompt_tokens``
-    and ``cached_tokens`` are those of its answer.
+    and ``cached_tokens`` are those of its answer. ``likelihood`` is there when `Generation.logprobs` asked for it.
     """
 
     request: RequestId
@@ -41,6 +54,7 @@ class Token:
     error: Error | None = None
     prompt_tokens: int = 0
     cached_tokens: int = 0
+    likelihood: Likelihood | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +71,8 @@ class Answer:
     first_token_seconds: float | None
     seconds: float
     error: Error | None = None
+    likelihoods: tuple[Likelihood, ...] = ()
+    """Of its tokens, when `Generation.logprobs` asked for them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

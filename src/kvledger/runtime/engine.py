@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from collections.abc import Sequence as Many
-from operator import index
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from kvledger.errors import CapacityError, Error, UsageError
+from kvledger.errors import Error, UsageError
 from kvledger.ledger import Ledger
 from kvledger.runtime.answers import Answer, Ending, Result, Step, Token
 from kvledger.runtime.assembly import assemble
 from kvledger.runtime.options import Generation, Options, Reservation
+from kvledger.runtime.prompts import Prompt, PromptReader
 from kvledger.runtime.request import Request, Writing
-from kvledger.runtime.sampling import draw_token
+from kvledger.runtime.sampling import draw_token, find_likelihood, forbid_tokens
 from kvledger.runtime.scheduler import Schedule, Tally
 from kvledger.runtime.sequence import RequestId, Sequence
 from kvledger.runtime.settings import require_whole
 from kvledger.units import parse_bytes
 
+if TYPE_CHECKING:
+    import torch
+
 __all__ = ["Engine"]
 
-Prompt = str | Many[int]
 _MOST_BYTES = 2**60
 _MOST_BLOCK_TOKENS = 2**20
 
@@ -65,6 +66,7 @@ class Engine:
         self.scheduler = parts.scheduler
         self.runner = parts.runner
         self.tokenizer = tokenizer
+        self._reader = PromptReader(tokenizer, check=self.runner.check_tokens, max_model_len=self.max_model_len)
         self._detach = parts.detach
         self._requests: dict[RequestId, Request] = {}
         self._next = 0
@@ -99,6 +101,15 @@ class Engine:
 
         audit(self.scheduler, self.pages)
 
+    def read(self, prompt: Prompt) -> list[int]:
+        """Return the tokens of a prompt, as `submit` does itself; any thread may call this at any time.
+
+        Raises:
+            UsageError: The prompt is empty, or holds what is no token, or needs a tokenizer or a chat template.
+            CapacityError: The prompt is longer than what the engine serves.
+        """
+        return self._reader.read(prompt)
+
     def submit(self, prompt: Prompt, generation: Generation | None = None) -> RequestId:
         """Let a request join the queue, and return its number (mutates).
 
@@ -110,12 +121,8 @@ class Engine:
         generation = Generation() if generation is None else generation
         if not isinstance(generation, Generation):
             raise UsageError(f"what is asked is a `{type(generation).__name__}`, not a `Generation`")
-        if generation.samples > 1 and self.options.reservation is not Reservation.BLOCKS:
-            raise UsageError(
-                f"the request asks for {generation.samples} samples of one prompt, and extents are not shared",
-                hint="ask for each sample as a request of its own, or reserve blocks",
-            )
-        tokens = self._read_prompt(prompt, generation)
+        self._check_generation(generation)
+        tokens = self.read(prompt)
         room = self.max_model_len - len(tokens)
         request = Request(
             id=RequestId(self._next),
@@ -222,25 +229,16 @@ class Engine:
         assert result is not None
         return result
 
-    def _read_prompt(self, prompt: Prompt, generation: Generation) -> list[int]:
-        if isinstance(prompt, str):
-            if self.tokenizer is None:
-                raise UsageError(
-                    "the prompt is text, and the engine has no tokenizer", hint="give tokens or a tokenizer"
-                )
-            prompt = self.tokenizer(prompt)["input_ids"]
-        tokens = _read_tokens(prompt)
-        self.runner.check_tokens(tokens)
-        if len(tokens) >= self.max_model_len:
-            raise CapacityError(
-                f"the prompt has {len(tokens)} tokens, and max_model_len is {self.max_model_len}",
-                hint="shorten the prompt, or give the engine more kv_memory or a larger max_model_len",
+    def _check_generation(self, generation: Generation) -> None:
+        if generation.samples > 1 and self.options.reservation is not Reservation.BLOCKS:
+            raise UsageError(
+                f"the request asks for {generation.samples} samples of one prompt, and extents are not shared",
+                hint="ask for each sample as a request of its own, or reserve blocks",
             )
         if generation.samples > self.options.max_num_seqs:
             raise UsageError(f"{generation.samples} samples are more than max_num_seqs, {self.options.max_num_seqs}")
         if generation.stop and self.tokenizer is None:
             raise UsageError("stop strings need a tokenizer", hint="give stop_token_ids, or a tokenizer to the engine")
-        return tokens
 
     def _compute(self, schedule: Schedule) -> list[Token]:
         """Send a step through the model, and write its tokens; when that fails, only what took part in it ends."""
@@ -259,9 +257,7 @@ class Engine:
                 tokens += self._fail({request.id}, Error("the model's logits are not numbers"))
                 continue
             for writing in self._writers(request, sequence):
-                greedy = request.generation.temperature == 0
-                token = best[row] if greedy else draw_token(logits[row], request.generation, writing.drawer)
-                tokens.append(request.write(writing, token))
+                tokens.append(_write_next(request, writing, logits[row], best[row]))
                 if writing.sequence.sample in request.answers and writing.sequence is not sequence:
                     self.scheduler.end(writing.sequence)
             if sequence.sample in request.answers:
@@ -309,30 +305,18 @@ class Engine:
         return ended
 
 
-def _read_tokens(prompt: Any) -> list[int]:
-    """Return the tokens of a prompt that is no text.
-
-    Raises:
-        UsageError: It is no list of whole numbers.
-    """
-    if not isinstance(prompt, Iterable) or isinstance(prompt, bytes | bytearray | dict | set):
-        raise UsageError(
-            f"a prompt is a `{type(prompt).__name__}`, not text or a list of tokens",
-            hint="give a list of prompts, each of which is text or a list of tokens",
-        )
-    tokens: list[int] = []
-    for token in prompt:
-        try:
-            tokens.append(index(token))
-        except TypeError:
-            raise UsageError(
-                f"token {len(tokens)} of a prompt is a `{type(token).__name__}`, not a whole number",
-                hint="a prompt is text or one flat list of tokens",
-            ) from None
-    return tokens
+def _write_next(request: Request, writing: Writing, logits: torch.Tensor, likeliest: int) -> Token:
+    """Choose the next token of an answer from its logits, (vocabulary,), and write it (mutates)."""
+    generation, possible = request.generation, logits
+    if forbidden := request.find_forbidden(writing):
+        possible = forbid_tokens(logits, forbidden)
+        likeliest = int(possible.argmax())
+    token = draw_token(possible, generation, writing.drawer) if generation.temperature else likeliest
+    likelihood = None if generation.logprobs is None else find_likelihood(logits, token, generation.logprobs)
+    return request.write(writing, token, likelihood)
 
 
 def _empty_answer(like: Answer, sample: int) -> Answer:
     from dataclasses import replace
 
-    return replace(like, sample=sample, token_ids=(), text="")
+    return replace(like, sample=sample, token_ids=(), text="", likelihoods=())

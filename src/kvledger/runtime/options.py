@@ -16,6 +16,7 @@ _MOST_TOKENS = 2**31 - 1
 _MOST_SAMPLES = 4096
 _MOST_STOPS = 64
 _LONGEST_STOP = 4096
+_MOST_LIKELY = 20
 
 
 class Preemption(StrEnum):
@@ -121,10 +122,13 @@ class Generation:
     """What a request asks for. The defaults are greedy: temperature 0 takes the likeliest token.
 
     ``samples`` answers are drawn from one prompt, whose blocks they share. ``stop`` are strings that end an answer and
-    are cut off it; they need a tokenizer. ``max_tokens`` of None is as many as ``max_model_len`` leaves.
+    are cut off it; they need a tokenizer. ``max_tokens`` of None is as many as ``max_model_len`` leaves. Before
+    ``min_tokens`` nothing ends an answer but that. ``logprobs`` of N tells of every token how likely it was, and the N
+    likeliest beside it; None tells nothing.
     """
 
     max_tokens: int | None = None
+    min_tokens: int = 0
     temperature: float = 0.0
     top_p: float = 1.0
     top_k: int = 0
@@ -133,11 +137,14 @@ class Generation:
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
     samples: int = 1
+    logprobs: int | None = None
 
     def __post_init__(self) -> None:
         """Refuse what cannot be sampled; a single stop string may be given as itself."""
         if self.max_tokens is not None:
             require_whole("max_tokens", self.max_tokens, 1, _MOST_TOKENS)
+        most = _MOST_TOKENS if self.max_tokens is None else self.max_tokens
+        require_whole("min_tokens", self.min_tokens, 0, most)
         require_number("temperature", self.temperature)
         require_number("top_p", self.top_p)
         require_flags(ignore_eos=self.ignore_eos)
@@ -147,6 +154,8 @@ class Generation:
             raise UsageError(f"top_p is {self.top_p}, not above 0 and up to 1")
         require_whole("top_k", self.top_k, 0, _MOST_TOKENS)
         require_whole("samples", self.samples, 1, _MOST_SAMPLES)
+        if self.logprobs is not None:
+            require_whole("logprobs", self.logprobs, 0, _MOST_LIKELY)
         if self.seed is not None:
             require_whole("seed", self.seed, 0, 2**64 - 1)
         self._read_stops()

@@ -7,7 +7,7 @@ from time import perf_counter
 from typing import Any
 
 from kvledger.errors import Error
-from kvledger.runtime.answers import Answer, Ending, Token
+from kvledger.runtime.answers import Answer, Ending, Likelihood, Token
 from kvledger.runtime.options import Generation
 from kvledger.runtime.sampling import Drawer
 from kvledger.runtime.sequence import RequestId, Sequence
@@ -24,6 +24,7 @@ class Writing:
     stream: TextStream
     drawer: Drawer
     first_token_at: float | None = None
+    likelihoods: list[Likelihood] = field(default_factory=list)
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -48,15 +49,24 @@ class Request:
         """Begin to write the answer of a sequence (mutates)."""
         writing = Writing(
             sequence=sequence,
-            stream=TextStream(self.tokenizer, self.generation.stop),
+            stream=TextStream(
+                self.tokenizer, self.generation.stop, prompt=self.prompt, min_tokens=self.generation.min_tokens
+            ),
             drawer=Drawer(self.generation.seed, sequence.sample),
         )
         self.writing[sequence.sample] = writing
         return writing
 
-    def write(self, writing: Writing, token: int) -> Token:
+    def find_forbidden(self, writing: Writing) -> frozenset[int]:
+        """Return the tokens that must not come next: what would end an answer that has to be longer."""
+        is_short = writing.sequence.generated < self.generation.min_tokens
+        return self.stop_ids if is_short else frozenset()
+
+    def write(self, writing: Writing, token: int, likelihood: Likelihood | None = None) -> Token:
         """Add a token to an answer (mutates); it ends when something the request asked for says so."""
         sequence = writing.sequence
+        if likelihood is not None:
+            writing.likelihoods.append(likelihood)
         if writing.first_token_at is None:
             writing.first_token_at = perf_counter()
         sequence.tokens.append(token)
@@ -82,6 +92,7 @@ class Request:
             ending=ending,
             prompt_tokens=sequence.prompt_tokens,
             cached_tokens=sequence.cached_tokens,
+            likelihood=likelihood,
         )
 
     def end(self, writing: Writing, ending: Ending, error: Error | None = None) -> None:
@@ -100,5 +111,6 @@ class Request:
             first_token_seconds=None if first is None else first - self.asked_at,
             seconds=now - self.asked_at,
             error=error,
+            likelihoods=tuple(writing.likelihoods),
         )
         del self.writing[sequence.sample]

@@ -1,4 +1,4 @@
-"""Choosing the next token from logits: the likeliest, or one drawn as a request asks."""
+"""Choosing the next token from logits: the likeliest, or one drawn as a request asks; and how likely it was."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from kvledger.runtime.answers import Likelihood
 from kvledger.runtime.options import Generation
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Drawer", "draw_token"]
+__all__ = ["Drawer", "draw_token", "find_likelihood", "forbid_tokens"]
 
 
 class Drawer:
@@ -45,6 +46,32 @@ def draw_token(logits: torch.Tensor, generation: Generation, drawer: Drawer) -> 
     at = int(torch.searchsorted(sums, drawer.draw() * float(sums[-1]), right=True))
     at = min(at, len(sums) - 1)
     return at if order is None else int(order[at])
+
+
+def forbid_tokens(logits: torch.Tensor, tokens: frozenset[int]) -> torch.Tensor:
+    """Return a copy of ``logits``, (vocabulary,), by which none of these tokens can come."""
+    import torch
+
+    known = [token for token in tokens if 0 <= token < len(logits)]
+    with torch.inference_mode():
+        return logits.index_fill(0, torch.tensor(known, dtype=torch.int64, device=logits.device), float("-inf"))
+
+
+def find_likelihood(logits: torch.Tensor, token: int, most: int) -> Likelihood:
+    """Return how likely ``token`` was by ``logits``, (vocabulary,), and the ``most`` likeliest tokens.
+
+    As vLLM 0.32 counts them: of the raw logits (``logprobs_mode`` ``raw_logprobs``), the rank by how many are above.
+    """
+    import torch
+
+    logprobs = torch.log_softmax(logits.float(), 0)
+    own = logprobs[token]
+    values, tokens = torch.topk(logprobs, min(most, len(logprobs)))
+    return Likelihood(
+        logprob=float(own),
+        rank=int((logprobs > own).sum()) + 1,
+        top=tuple(zip(tokens.tolist(), values.tolist(), strict=True)),
+    )
 
 
 def _sort_as_far_as(chances: torch.Tensor, top_p: float) -> tuple[torch.Tensor, torch.Tensor]:

@@ -6,6 +6,8 @@ import hashlib
 from dataclasses import dataclass, field
 from typing import NewType
 
+import numpy as np
+
 from kvledger.runtime.store import Saved
 
 __all__ = ["RequestId", "Sequence"]
@@ -49,11 +51,12 @@ class Sequence:
 
         The key is drawn for each engine, so that nobody can prepare two prompts whose blocks are taken for each other.
         """
-        while (len(self.chain) + 1) * block_tokens <= len(self.tokens):
-            at = len(self.chain) * block_tokens
+        first = len(self.chain)
+        end = len(self.tokens) // block_tokens
+        words = np.array(self.tokens[first * block_tokens : end * block_tokens], "<u4").tobytes()
+        for at in range(0, len(words), 4 * block_tokens):
             before = self.chain[-1] if self.chain else 0
             digest = hashlib.blake2b(before.to_bytes(8, "little", signed=True), digest_size=8, key=key)
-            for token in self.tokens[at : at + block_tokens]:
-                digest.update(token.to_bytes(4, "little"))
+            digest.update(words[at : at + 4 * block_tokens])
             self.chain.append(int.from_bytes(digest.digest(), "little", signed=True))
         return self.chain

@@ -1,22 +1,21 @@
-"""The endpoints: completions, models, health, metrics, and the ledger itself."""
+"""The endpoints: completions, chats, models, health, metrics, and the ledger itself."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import time
-import uuid
-from collections.abc import AsyncIterator
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from kvledger.errors import CapacityError, Error, MissingExtra, UsageError
-from kvledger.runtime.answers import Ending, Token
+import kvledger
+from kvledger.errors import Error, MissingExtra, UsageError
 from kvledger.runtime.driver import Driver
 from kvledger.runtime.engine import Engine
-from kvledger.runtime.options import Generation
+from kvledger.runtime.serve.answering import collect, events, whole
 from kvledger.runtime.serve.exposition import Exposition, take_instant
-from kvledger.runtime.serve.requests import MOST_BYTES, CompletionRequest, read_request
+from kvledger.runtime.serve.refusing import refuse, tell_nobody, unknown_model
+from kvledger.runtime.serve.requests import MOST_BYTES, Asked, ChatRequest, CompletionRequest, read_request
+from kvledger.runtime.serve.shapes import ChatShape, CompletionShape, Shape
 from kvledger.runtime.serve.stream import Answers
 from kvledger.runtime.serve.tallies import Tallies
 
@@ -26,8 +25,6 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
 __all__ = ["make_app"]
-
-_FINISH = {Ending.STOP: "stop", Ending.LENGTH: "length", Ending.CANCELLED: "abort", Ending.ERROR: "error"}
 
 
 def make_app(engine: Engine, driver: Driver, *, model_name: str, tallies: Tallies | None = None) -> Starlette:
@@ -39,6 +36,7 @@ def make_app(engine: Engine, driver: Driver, *, model_name: str, tallies: Tallie
     try:
         from starlette.applications import Starlette
         from starlette.exceptions import HTTPException
+        from starlette.requests import ClientDisconnect
         from starlette.routing import Route
     except ImportError:
         raise MissingExtra.for_package("starlette", extra="serve") from None
@@ -46,12 +44,15 @@ def make_app(engine: Engine, driver: Driver, *, model_name: str, tallies: Tallie
     return Starlette(
         routes=[
             Route("/v1/completions", server.complete, methods=["POST"]),
+            Route("/v1/chat/completions", server.chat, methods=["POST"]),
             Route("/v1/models", server.models),
+            Route("/v1/models/{name:path}", server.model),
             Route("/health", server.health),
+            Route("/version", server.version),
             Route("/metrics", server.metrics),
             Route("/ledger", server.ledger),
         ],
-        exception_handlers={HTTPException: server.refuse, Error: server.fail},
+        exception_handlers={HTTPException: server.refuse, ClientDisconnect: server.gone, Error: server.fail},
     )
 
 
@@ -65,117 +66,73 @@ class _Server:
 
     async def complete(self, request: Request) -> Response:
         """Answer ``/v1/completions``."""
-        from starlette.requests import ClientDisconnect
-        from starlette.responses import JSONResponse, StreamingResponse
+        asked = read_request(await _read_body(request), CompletionRequest)
+        answers = await self._queue(asked)
+        shape = CompletionShape(asked, self._engine.tokenizer, model=self._model_name)
+        return await _respond(request, asked, answers, shape)
 
-        try:
-            asked = read_request(await _read_body(request))
-            if asked.model not in ("", self._model_name):
-                return JSONResponse({"error": _error(self._unknown_model(asked.model))}, status_code=404)
-            prompts, generation = asked.prompts(), asked.generation()
-            answers = await self._queue(prompts, generation)
-        except Error as error:
-            return JSONResponse({"error": _error(error)}, status_code=400)
-        except ClientDisconnect:
-            return _tell_nobody()
-        if asked.stream:
-            return StreamingResponse(self._events(answers, asked, generation), media_type="text/event-stream")
-        collected = asyncio.ensure_future(_collect(answers))
-        gone = asyncio.ensure_future(_wait_until_gone(request))
-        await asyncio.wait({collected, gone}, return_when=asyncio.FIRST_COMPLETED)
-        gone.cancel()
-        if not collected.done():
-            collected.cancel()
-            for answer in answers:
-                answer.give_up()
-            return _tell_nobody()
-        choices, usage, fault = _choices(collected.result(), generation)
-        if fault is not None:
-            return JSONResponse({"error": _error(fault)}, status_code=500)
-        return JSONResponse({**self._head(), "choices": choices, "usage": usage})
+    async def chat(self, request: Request) -> Response:
+        """Answer ``/v1/chat/completions``."""
+        asked = read_request(await _read_body(request), ChatRequest)
+        answers = await self._queue(asked)
+        return await _respond(request, asked, answers, ChatShape(asked, self._engine.tokenizer, model=self._model_name))
 
-    def _unknown_model(self, name: str) -> UsageError:
-        return UsageError(
-            f"the model `{name[:100]}` is not served here",
-            hint=f"leave `model` out, or give its name, `{self._model_name}`",
-        )
-
-    async def _queue(self, prompts: list[str | list[int]], generation: Generation) -> list[Answers]:
+    async def _queue(self, asked: Asked) -> list[Answers]:
         """Let all prompts join the queue, or none."""
-        answers = [Answers(self._driver, self._tallies, prompt, generation) for prompt in prompts]
+        if asked.model not in ("", self._model_name):
+            raise unknown_model(asked.model, self._model_name)
+        generation = asked.generation()
+        answers = [Answers(self._driver, self._tallies, prompt, generation) for prompt in asked.prompts()]
         try:
             for answer in answers:
                 await answer.wait_until_queued()
-        except Error:
+        except BaseException:
             for answer in answers:
                 answer.give_up()
             raise
         return answers
 
-    async def _events(
-        self, answers: list[Answers], asked: CompletionRequest, generation: Generation
-    ) -> AsyncIterator[str]:
-        head = self._head()
-        finished = False
-        try:
-            async for number, token in _merge(answers):
-                choice = {
-                    "index": number * generation.samples + token.sample,
-                    "text": token.text,
-                    "token_ids": [] if token.token_id is None else [token.token_id],
-                    "logprobs": None,
-                    "finish_reason": _FINISH[token.ending] if token.ending is not None else None,
-                }
-                fault = {} if token.error is None else {"error": _error(token.error)}
-                yield f"data: {json.dumps({**head, 'choices': [choice], **fault})}\n\n"
-            if (asked.stream_options or {}).get("include_usage"):
-                usage = _usage([answer.usage() for answer in answers])
-                yield f"data: {json.dumps({**head, 'choices': [], 'usage': usage})}\n\n"
-            yield "data: [DONE]\n\n"
-            finished = True
-        finally:
-            if not finished:
-                for answer in answers:
-                    answer.give_up()
-
-    def _head(self) -> dict[str, Any]:
-        return {
-            "id": f"cmpl-{uuid.uuid4().hex}",
-            "object": "text_completion",
-            "created": int(time.time()),
-            "model": self._model_name,
-        }
-
     async def refuse(self, request: Request, error: Exception) -> Response:
         """Answer what is not here, and methods that an endpoint does not have."""
-        from starlette.responses import JSONResponse
-
-        status = getattr(error, "status_code", 500)
         told = UsageError(
             f"{request.method} {request.url.path[:100]} is not served here",
-            hint="there are POST /v1/completions, and GET /v1/models, /health, /metrics and /ledger",
+            hint="there are POST /v1/completions and /v1/chat/completions, and GET /v1/models, /health, /version, "
+            "/metrics and /ledger",
         )
-        return JSONResponse({"error": _error(told)}, status_code=status, headers=getattr(error, "headers", None))
+        return refuse(told, status=getattr(error, "status_code", 500), headers=getattr(error, "headers", None))
 
     async def fail(self, _request: Request, error: Exception) -> Response:
-        """Answer when the engine has stopped."""
-        from starlette.responses import JSONResponse
-
+        """Answer what cannot be served, and that the engine has stopped."""
         assert isinstance(error, Error)
-        return JSONResponse({"error": _error(error)}, status_code=503)
+        return refuse(error)
+
+    async def gone(self, _request: Request, _error: Exception) -> Response:
+        """Answer a client that has gone within its request."""
+        return tell_nobody()
 
     async def models(self, _request: Request) -> Response:
         """Answer ``/v1/models``."""
         from starlette.responses import JSONResponse
 
-        model = {
+        return JSONResponse({"object": "list", "data": [self._model()]})
+
+    async def model(self, request: Request) -> Response:
+        """Answer ``/v1/models/NAME``."""
+        from starlette.responses import JSONResponse
+
+        name = request.path_params["name"]
+        if name != self._model_name:
+            raise unknown_model(name, self._model_name)
+        return JSONResponse(self._model())
+
+    def _model(self) -> dict[str, str | int]:
+        return {
             "id": self._model_name,
             "object": "model",
             "created": self._begun,
             "owned_by": "kvledger",
             "max_model_len": self._engine.max_model_len,
         }
-        return JSONResponse({"object": "list", "data": [model]})
 
     async def health(self, _request: Request) -> Response:
         """Answer ``/health``: the engine's thread answers, or it does not."""
@@ -183,6 +140,12 @@ class _Server:
 
         await asyncio.wrap_future(self._driver.call(lambda _engine: None))
         return Response(status_code=200)
+
+    async def version(self, _request: Request) -> Response:
+        """Answer ``/version``."""
+        from starlette.responses import JSONResponse
+
+        return JSONResponse({"version": kvledger.__version__})
 
     async def metrics(self, _request: Request) -> Response:
         """Answer ``/metrics``."""
@@ -205,11 +168,25 @@ class _Server:
         return JSONResponse({"accuracy": "measured", **asdict(ledger)})
 
 
-def _tell_nobody() -> Response:
-    """Return what a client that has gone would have been told."""
-    from starlette.responses import JSONResponse
+async def _respond(request: Request, asked: Asked, answers: list[Answers], shape: Shape) -> Response:
+    """Answer when all answers have ended, or token by token; a client that goes away frees its blocks."""
+    from starlette.responses import JSONResponse, StreamingResponse
 
-    return JSONResponse({"error": {"message": "the client has gone", "type": "abort"}}, status_code=499)
+    if asked.stream:
+        return StreamingResponse(events(answers, asked, shape), media_type="text/event-stream")
+    collected = asyncio.ensure_future(collect(answers))
+    gone = asyncio.ensure_future(_wait_until_gone(request))
+    await asyncio.wait({collected, gone}, return_when=asyncio.FIRST_COMPLETED)
+    gone.cancel()
+    if not collected.done():
+        collected.cancel()
+        for answer in answers:
+            answer.give_up()
+        return tell_nobody()
+    try:
+        return JSONResponse(whole(answers, collected.result(), shape, asked.n))
+    except Error as fault:
+        return refuse(fault, status=500)
 
 
 async def _read_body(request: Request) -> bytes:
@@ -224,65 +201,3 @@ async def _read_body(request: Request) -> bytes:
 async def _wait_until_gone(request: Request) -> None:
     while not await request.is_disconnected():
         await asyncio.sleep(0.1)
-
-
-async def _collect(answers: list[Answers]) -> list[tuple[Answers, list[Token]]]:
-    return [(answer, [token async for token in answer]) for answer in answers]
-
-
-async def _merge(answers: list[Answers]) -> AsyncIterator[tuple[int, Token]]:
-    """Yield the tokens of several prompts as they come."""
-    queue: asyncio.Queue[tuple[int, Token | None]] = asyncio.Queue()
-
-    async def pass_on(number: int, answer: Answers) -> None:
-        async for token in answer:
-            queue.put_nowait((number, token))
-        queue.put_nowait((number, None))
-
-    tasks = [asyncio.ensure_future(pass_on(number, answer)) for number, answer in enumerate(answers)]
-    left = len(tasks)
-    try:
-        while left:
-            number, token = await queue.get()
-            if token is None:
-                left -= 1
-            else:
-                yield number, token
-    finally:
-        for task in tasks:
-            task.cancel()
-
-
-def _choices(
-    found: list[tuple[Answers, list[Token]]], generation: Generation
-) -> tuple[list[dict[str, Any]], dict[str, int], Error | None]:
-    choices, usages = [], []
-    for number, (answer, tokens) in enumerate(found):
-        for sample in range(generation.samples):
-            own = [token for token in tokens if token.sample == sample]
-            ending = next((token.ending for token in own if token.ending is not None), Ending.ERROR)
-            fault = next((token.error for token in own if token.error is not None), None)
-            if fault is not None:
-                return [], {}, fault
-            choices.append(
-                {
-                    "index": number * generation.samples + sample,
-                    "text": "".join(token.text for token in own),
-                    "token_ids": [token.token_id for token in own if token.token_id is not None],
-                    "logprobs": None,
-                    "finish_reason": _FINISH[ending],
-                }
-            )
-        usages.append(answer.usage())
-    return choices, _usage(usages), None
-
-
-def _usage(usages: list[tuple[int, int]]) -> dict[str, int]:
-    prompt, completion = (sum(column) for column in zip(*usages, strict=True))
-    return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
-
-
-def _error(error: Error) -> dict[str, Any]:
-    kind = "invalid_request_error" if isinstance(error, UsageError | CapacityError) else "server_error"
-    hint = f"; {error.hint}" if error.hint else ""
-    return {"message": f"{error.message}{hint}", "type": kind, "code": error.code}

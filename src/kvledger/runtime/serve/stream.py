@@ -5,16 +5,26 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from concurrent.futures import Future
+from dataclasses import dataclass
 from time import perf_counter
 
 from kvledger.runtime.answers import Result, Token
 from kvledger.runtime.driver import Driver
-from kvledger.runtime.engine import Prompt
 from kvledger.runtime.options import Generation
+from kvledger.runtime.prompts import Prompt
 from kvledger.runtime.sequence import RequestId
 from kvledger.runtime.serve.tallies import Tallies
 
-__all__ = ["Answers"]
+__all__ = ["Answers", "Usage"]
+
+
+@dataclass(slots=True, kw_only=True)
+class Usage:
+    """The tokens of a prompt, those of them that a cache had, and the tokens of all its answers so far."""
+
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
 
 
 class Answers:
@@ -30,8 +40,7 @@ class Answers:
         self._number: Future[RequestId]
         self._result: Future[Result]
         self._number, self._result = driver.submit(prompt, generation, deliver=self._deliver)
-        self._prompt_tokens = 0
-        self._generated = 0
+        self.usage = Usage()
 
     async def wait_until_queued(self) -> None:
         """Wait until the engine has taken the request.
@@ -51,18 +60,15 @@ class Answers:
         if not number.cancelled() and number.exception() is None:
             self._driver.cancel(number.result())
 
-    def usage(self) -> tuple[int, int]:
-        """Return the tokens of the prompt and of all answers so far."""
-        return self._prompt_tokens, self._generated
-
     async def __aiter__(self) -> AsyncIterator[Token]:
         """Yield every token until all answers have ended."""
         left = self._generation.samples
         while left:
             token = await self._tokens.get()
             left -= token.ending is not None
-            self._generated += token.token_id is not None
-            self._prompt_tokens = max(self._prompt_tokens, token.prompt_tokens)
+            self.usage.completion_tokens += token.token_id is not None
+            self.usage.prompt_tokens = max(self.usage.prompt_tokens, token.prompt_tokens)
+            self.usage.cached_tokens = max(self.usage.cached_tokens, token.cached_tokens)
             yield token
             if self._result.done() and self._result.exception() is not None:
                 return  # the engine has stopped, and said so once for all answers
