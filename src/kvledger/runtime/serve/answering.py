@@ -16,35 +16,62 @@ from kvledger.runtime.serve.stream import Answers
 __all__ = ["collect", "events", "whole"]
 
 
+class _Usage:
+    """What the tokens told so far have used; a prompt counts once, however many answers it has."""
+
+    def __init__(self) -> None:
+        self._prompts: dict[int, tuple[int, int]] = {}
+        self._completion_tokens = 0
+
+    def count(self, number: int, token: Token) -> None:
+        """Count a token of the answers to a prompt (mutates)."""
+        if token.token_id is not None:
+            self._prompts.setdefault(number, (token.prompt_tokens, token.cached_tokens))
+            self._completion_tokens += 1
+
+    def record(self) -> dict[str, Any]:
+        prompt = sum(tokens for tokens, _ in self._prompts.values())
+        return {
+            "prompt_tokens": prompt,
+            "completion_tokens": self._completion_tokens,
+            "total_tokens": prompt + self._completion_tokens,
+            "prompt_tokens_details": {"cached_tokens": sum(cached for _, cached in self._prompts.values())},
+        }
+
+
 async def collect(answers: Sequence[Answers]) -> list[list[Token]]:
     """Wait for all tokens of all prompts."""
     return [[token async for token in answer] for answer in answers]
 
 
-def whole(answers: Sequence[Answers], found: Sequence[Sequence[Token]], shape: Shape, samples: int) -> dict[str, Any]:
-    """Return the response.
+def whole(found: Sequence[Sequence[Token]], shape: Shape, samples: int) -> dict[str, Any]:
+    """Return the response to prompts whose answers have ended.
 
     Raises:
         Error: An answer has failed.
     """
-    choices = []
+    choices, usage = [], _Usage()
     for number, tokens in enumerate(found):
+        for token in tokens:
+            usage.count(number, token)
         fault = next((token.error for token in tokens if token.error is not None), None)
         if fault is not None:
             raise fault
         for sample in range(samples):
             own = [token for token in tokens if token.sample == sample]
             choices.append(shape.whole(number * samples + sample, own))
-    return {**shape.head, "choices": choices, "usage": _usage(answers)}
+    return {**shape.head, "choices": choices, "usage": usage.record()}
 
 
 async def events(answers: Sequence[Answers], asked: Asked, shape: Shape) -> AsyncIterator[str]:
     """Yield the events of a stream; when nobody listens any more, the requests are given up."""
     with_usage, each_time = asked.wants("include_usage"), asked.wants("continuous_usage_stats")
     begun: set[int] = set()
+    usage = _Usage()
     finished = False
     try:
         async for number, token in _merge(answers):
+            usage.count(number, token)
             index = number * asked.n + token.sample
             choices = [] if index in begun else shape.begin(index)
             begun.add(index)
@@ -52,12 +79,12 @@ async def events(answers: Sequence[Answers], asked: Asked, shape: Shape) -> Asyn
             for choice in choices:
                 event: dict[str, Any] = {**shape.piece_head, "choices": [choice]}
                 if with_usage or each_time:
-                    event["usage"] = _usage(answers) if each_time else None
+                    event["usage"] = usage.record() if each_time else None
                 if token.error is not None:
                     event["error"] = describe(token.error)
                 yield _event(event)
         if with_usage:
-            yield _event({**shape.piece_head, "choices": [], "usage": _usage(answers)})
+            yield _event({**shape.piece_head, "choices": [], "usage": usage.record()})
         yield "data: [DONE]\n\n"
         finished = True
     finally:
@@ -68,17 +95,6 @@ async def events(answers: Sequence[Answers], asked: Asked, shape: Shape) -> Asyn
 
 def _event(what: dict[str, Any]) -> str:
     return f"data: {json.dumps(what)}\n\n"
-
-
-def _usage(answers: Sequence[Answers]) -> dict[str, Any]:
-    usages = [answer.usage for answer in answers]
-    prompt, completion = sum(u.prompt_tokens for u in usages), sum(u.completion_tokens for u in usages)
-    return {
-        "prompt_tokens": prompt,
-        "completion_tokens": completion,
-        "total_tokens": prompt + completion,
-        "prompt_tokens_details": {"cached_tokens": sum(u.cached_tokens for u in usages)},
-    }
 
 
 async def _merge(answers: Sequence[Answers]) -> AsyncIterator[tuple[int, Token]]:

@@ -184,7 +184,7 @@ async def _respond(request: Request, asked: Asked, answers: list[Answers], shape
             answer.give_up()
         return tell_nobody()
     try:
-        return JSONResponse(whole(answers, collected.result(), shape, asked.n))
+        return JSONResponse(whole(collected.result(), shape, asked.n))
     except Error as fault:
         return refuse(fault, status=500)
 

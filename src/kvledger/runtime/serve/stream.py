@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from concurrent.futures import Future
-from dataclasses import dataclass
 from time import perf_counter
 
 from kvledger.runtime.answers import Result, Token
@@ -15,16 +14,7 @@ from kvledger.runtime.prompts import Prompt
 from kvledger.runtime.sequence import RequestId
 from kvledger.runtime.serve.tallies import Tallies
 
-__all__ = ["Answers", "Usage"]
-
-
-@dataclass(slots=True, kw_only=True)
-class Usage:
-    """The tokens of a prompt, those of them that a cache had, and the tokens of all its answers so far."""
-
-    prompt_tokens: int = 0
-    cached_tokens: int = 0
-    completion_tokens: int = 0
+__all__ = ["Answers"]
 
 
 class Answers:
@@ -40,7 +30,6 @@ class Answers:
         self._number: Future[RequestId]
         self._result: Future[Result]
         self._number, self._result = driver.submit(prompt, generation, deliver=self._deliver)
-        self.usage = Usage()
 
     async def wait_until_queued(self) -> None:
         """Wait until the engine has taken the request.
@@ -66,9 +55,6 @@ class Answers:
         while left:
             token = await self._tokens.get()
             left -= token.ending is not None
-            self.usage.completion_tokens += token.token_id is not None
-            self.usage.prompt_tokens = max(self.usage.prompt_tokens, token.prompt_tokens)
-            self.usage.cached_tokens = max(self.usage.cached_tokens, token.cached_tokens)
             yield token
             if self._result.done() and self._result.exception() is not None:
                 return  # the engine has stopped, and said so once for all answers
