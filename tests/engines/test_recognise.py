@@ -8,7 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvledger.engines.facts import Engine
+from kvledger.engines.readers import read_log
 from kvledger.engines.recognise import TextKind, recognise
+from kvledger.units import GIB, MIB
 from tests.engines.log_samples import SAMPLES
 
 DATA = Path(__file__).parents[1] / "data"
@@ -84,6 +86,23 @@ def test_other_json():
 def test_a_docker_log_is_a_log_though_it_is_json():
     text = "".join(json.dumps({"log": line + "\n"}) + "\n" for line in SAMPLES[Engine.VLLM].splitlines())
     assert recognise(text).engine is Engine.VLLM
+
+
+def test_an_error_of_the_allocator_alone_is_read_though_no_engine_signs_it():
+    """Of 5.80 GiB in reserve 5.29 are allocated: 522.24 MiB are cached, beside 13.12 MiB that are free."""
+    text = (
+        "RuntimeError: CUDA out of memory. Tried to allocate 30.00 MiB (GPU 0; 7.79 GiB total capacity; 5.29 GiB "
+        "already allocated; 13.12 MiB free; 5.80 GiB reserved in total by PyTorch) If reserved memory is >> allocated"
+    )
+    assert recognise(text).engine is Engine.TRANSFORMERS
+    (notice,) = read_log(text).startups[-1].errors
+    assert notice.needed.holds(30 * MIB)
+    assert notice.available.holds(13.12 * MIB)
+    assert notice.device.total.holds(7.79 * GIB)
+    assert notice.device.cached.holds(0.51 * GIB)
+    assert notice.device.cached.high - notice.device.cached.low <= 0.021 * GIB
+    signed = f"Available KV cache memory: 3.77 GiB\n{text}"
+    assert recognise(signed).engine is Engine.VLLM
 
 
 @pytest.mark.parametrize("text", ["", "\n", "hello\n", "<html><body>404</body></html>", "x" * 10**6])

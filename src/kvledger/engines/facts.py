@@ -70,7 +70,7 @@ class PoolFacts:
     key_bytes: Quantity | None = None
     value_bytes: Quantity | None = None
     tokens: Quantity | None = None
-    """Tokens as printed: what they mean depends on engine and version (vLLM 0.20 changed it)."""
+    """Tokens as printed: what they mean depends on engine and version (vLLM 0.20.1 changed it)."""
     blocks: Quantity | None = None
     """Blocks of the pool, null block included."""
     host_blocks: Quantity | None = None

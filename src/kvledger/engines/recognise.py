@@ -69,7 +69,8 @@ _LOGS: dict[Engine, re.Pattern[str]] = {
     Engine.VLLM: re.compile(
         r"[A-Z]{2,8}(?: \+ host)? KV cache size: [\d,]+ tokens|Maximum concurrency for [\d,]+ tokens per request"
         r"|# \w{2,8} blocks: \d+|Available KV cache memory: |Avg prompt throughput: .{0,200}?Running: |LLM engine \(v"
-        r"|vLLM (?:API|engine|instance)|num_gpu_blocks_override|attention block size to \d+|Padding mamba page size"
+        r"|vLLM (?:API|engine|instance)|Using max model len \d"
+        r"|num_gpu_blocks_override|attention block size to \d+|Padding mamba page size"
         r"|KV cache is needed|maximum number of tokens that can be stored in KV cache|padding layers, may waste"
         r"|Model loading took [\d.]+ Gi?B|Loading model weights took [\d.]+ GB|reserved for KV Cache is [\d.]+GiB"
         r"|kv cache memory in use is|Free memory on device \(|\(EngineCore(?:_DP\d+)? pid=|Hybrid KV cache manager"
@@ -101,6 +102,7 @@ _LOGS: dict[Engine, re.Pattern[str]] = {
         r"Paged cache initialized: self\.|PagedAttentionCache|Memory available for cache allocation"
     ),
 }
+_TORCH = re.compile(r"Tried to allocate [\d.]{1,12} [KMG]iB[.;( ]{1,3}(?:GPU \d|total capacity)")
 _VERSIONS: dict[Engine, re.Pattern[str]] = {
     Engine.VLLM: re.compile(
         r"(?:vLLM API server version |█  version |LLM engine \(v|\bvLLM version )(\d{1,4}\.\d{1,4}[\w.+-]{0,60})"
@@ -158,7 +160,7 @@ def _recognise_log(head: str) -> Recognition | None:
         if phrases:
             found[engine] = (len(phrases), list(dict.fromkeys(phrases)))
     if not found:
-        return None
+        return _recognise_torch(head)
     if Engine.OLLAMA in found and Engine.LLAMACPP in found:  # it carries llama.cpp inside
         del found[Engine.LLAMACPP]
     engine = max(found, key=lambda key: (min(len(found[key][1]), 5), found[key][0]))
@@ -170,6 +172,14 @@ def _recognise_log(head: str) -> Recognition | None:
         version=match[1] if match else None,
         evidence=tuple(found[engine][1][:_MOST_EVIDENCE]),
     )
+
+
+def _recognise_torch(head: str) -> Recognition | None:
+    """Take an error of PyTorch's allocator alone, which no engine signs, as the log of the library nearest to it."""
+    hit = _TORCH.search(head)
+    if hit is None:
+        return None
+    return Recognition(kind=TextKind.LOG, engine=Engine.TRANSFORMERS, evidence=(hit[0][:80],))
 
 
 def _recognise_json(head: str, *, whole: bool) -> Recognition | None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from dataclasses import replace
 
 from kvledger.engines.facts import DeviceMemory, NoticeKind
 from kvledger.engines.log_reader import Hit, LogBuilder, Rule
-from kvledger.engines.quantity import printed_bytes
+from kvledger.engines.quantity import Quantity, printed_bytes
+from kvledger.ledger import Accuracy
 from kvledger.units import GIB, KIB, MIB
 
 __all__ = ["OUT_OF_MEMORY"]
@@ -24,6 +27,12 @@ _PARTS = {
     "allocated": re.compile(rf"{_SIZE} is allocated by PyTorch"),
     "cached": re.compile(rf"{_SIZE} is reserved by PyTorch but unallocated"),
 }
+_OLD_PARTS = {
+    "total": re.compile(rf"{_SIZE} total capacity;"),
+    "allocated": re.compile(rf"{_SIZE} already allocated;"),
+    "reserved": re.compile(rf"{_SIZE} reserved in total by PyTorch"),
+}
+"""Of PyTorch before 2.1: what is reserved holds what is allocated, the rest is cached."""
 _THIS = re.compile(rf"this process has {_SIZE} memory in use")
 _REACH = 800
 """Characters of the message behind its beginning that are looked at."""
@@ -34,12 +43,31 @@ def _device(hit: Hit) -> DeviceMemory | None:
     text = hit.match.string[hit.match.start() : hit.match.start() + _REACH]
     found = {name: pattern.search(text) for name, pattern in _PARTS.items()}
     found["used_here"] = _THIS.search(text) or found["used_here"]
+    sizes = _read_sizes(hit, found)
+    if not sizes:
+        sizes = _read_sizes(hit, {name: pattern.search(text) for name, pattern in _OLD_PARTS.items()})
+        reserved, allocated = sizes.pop("reserved", None), sizes.get("allocated")
+        if reserved is not None and allocated is not None:
+            sizes["cached"] = _subtract(reserved, allocated)
+    return DeviceMemory(**sizes) if sizes else None
+
+
+def _read_sizes(hit: Hit, found: Mapping[str, re.Match[str] | None]) -> dict[str, Quantity]:
     sizes = {
         name: printed_bytes(match["size"], _UNITS[match["unit"]], line=hit.line, origin=hit.origin)
         for name, match in found.items()
         if match is not None
     }
-    return DeviceMemory(**sizes) if sizes else None
+    return {name: size for name, size in sizes.items() if size is not None}
+
+
+def _subtract(whole: Quantity, part: Quantity) -> Quantity:
+    low, value, high = (max(0, a - b) for a, b in zip(_ends(whole), reversed(_ends(part)), strict=True))
+    return replace(whole, value=value, low=low, high=high, accuracy=Accuracy.DERIVED)
+
+
+def _ends(quantity: Quantity) -> tuple[float, float, float]:
+    return quantity.low, quantity.value, quantity.high
 
 
 def _read(builder: LogBuilder, hit: Hit) -> None:

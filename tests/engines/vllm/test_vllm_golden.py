@@ -99,9 +99,11 @@ def test_qwen35_27b_before_tokens_followed_concurrency():
 
 
 def test_qwen35_27b_after_tokens_followed_concurrency():
-    """The same pool in 0.20 prints int(1,487 / 45 x 32,768) = 1,082,800."""
-    out = plan("qwen3.5-27b", "0.20.0", 1487 * 16 * 784 * 4096, max_model_len=32_768)
+    """The same pool in 0.20.1 prints int(1,487 / 45 x 32,768) = 1,082,800."""
+    out = plan("qwen3.5-27b", "0.20.1", 1487 * 16 * 784 * 4096, max_model_len=32_768)
     assert out.printed_tokens == 1_082_800
+    assert plan("qwen3.5-27b", "0.20", 1487 * 16 * 784 * 4096, max_model_len=32_768).printed_tokens == 1_082_800
+    assert plan("qwen3.5-27b", "0.20.0", 1487 * 16 * 784 * 4096, max_model_len=32_768).printed_tokens == 290_864
 
 
 def test_qwen35_9b_on_two_ranks():

@@ -25,7 +25,7 @@ def args(**flags):
 
 def check(model, text, **asked):
     found = read_start_up(text)
-    settings = {"version": found.version or "0.33", **asked}
+    settings = {"version": found.version or found.newest_version or "0.33", **asked}
     deployment = deployment_of(found, Deployment(engine="vllm", **settings))
     return check_start_up(find_model(model), deployment, found), deployment
 
@@ -55,6 +55,35 @@ PUBLIC = {
     ),
     "1.7B with 18.78 GiB": ("qwen3-1.7b", {"version": "0.14.0"}, 10_991,
                             "Available KV cache memory: 18.78 GiB\nGPU KV cache size: 175,856 tokens\n"),
+    # 0.20.0 still divides the blocks by the groups: 36 x 2,096 tokens of 147 blocks
+    "35B-A3B in 0.20.0": (
+        "qwen3.5-35b-a3b", {"version": "0.20.0"}, 147,
+        printed("2.95", 75_456, 8192, 14.70)
+        + args(max_model_len=8192, kv_cache_dtype="fp8_e4m3", max_num_seqs=4, enable_prefix_caching=True,
+               max_num_batched_tokens=4096),
+    ),
+    "27B on two ranks, two proposed tokens, blocks of 800": (
+        "qwen3.5-27b",
+        {"tp": 2, "speculative_tokens": 2, "max_num_batched_tokens": 1024, "prefix_caching": True,
+         "options": {"speculative_method": "mtp"}}, 473,
+        "Available KV cache memory: 12.29 GiB\nGPU KV cache size: 364,688 tokens, "
+        "Maximum concurrency for 262,144 tokens per request: 1.39x\n",
+    ),
+    "windows of Gemma 3 1B, two padding layers": (
+        "gemma-3-1b", {"version": "0.13.0", "max_num_batched_tokens": 8192}, 416_007,
+        printed("25.39", 950_864, 2048, 461.21),
+    ),
+    "states on two ranks": (
+        "qwen3-next-80b-a3b", {"version": "0.11.0", "tp": 2}, 7162, printed("44.59", 973_760, 262_144, 14.77),
+    ),
+    "a sparse indexer on eight ranks": (
+        "glm-5", {"version": "0.19", "tp": 8}, 5371, printed("32.06", 343_744, 202_752, 1.70),
+    ),
+    "latents over eight context-parallel ranks": (
+        "deepseek-v3", {"version": "0.12.0", "tp": 8, "dcp": 8}, 11_174,
+        "Available KV cache memory: 46.80 GiB\nGPU KV cache size: 5,721,088 tokens\n",
+    ),
+    "two stages": ("qwen3-32b", {"version": "0.27.0", "pp": 2}, 3540, printed("6.92", 56_640, 32_768, 1.73)),
     # V0 prints blocks; 4 GiB of host memory beside them
     "Llama 3.1 8B on a 24 GB card": (
         "llama-3.1-8b", {"version": "0.6.4"}, 1952,
@@ -117,3 +146,29 @@ def test_a_draft_with_a_model_of_its_own_asks_for_its_layers():
     assert "draft_layers" in (caught.value.hint or "")
     found, _ = check("qwen3.5-27b", text.replace("dflash", "suffix"), version="0.20.2rc1.dev9+g01d4d1ad3")
     assert not found.follows
+
+
+def test_what_seldom_stands_in_an_excerpt_is_found_together():
+    """Blocks of 1,056 tokens: the cache is in fp8, prefixes are kept, and groups share the blocks out."""
+    found, _ = check("qwen3.5-9b", printed("4.24", 68_640, 16_384, 11.91))
+    assert not found.follows
+    assert found.explanation == (
+        "the printed figures follow if the KV dtype is fp8 and prefix caching is on and the version is 0.14 to 0.16 or "
+        "0.17 to 0.20.0"
+    )
+    told, _ = check("qwen3.5-9b", "vLLM API server version 0.19.0\n" + printed("4.24", 68_640, 16_384, 11.91))
+    assert told.explanation == "the printed figures follow if the KV dtype is fp8 and prefix caching is on"
+
+
+def test_a_concurrency_that_was_shortened_by_hand_is_compared_to_its_digits():
+    text = "Available KV cache memory: 38.46 GiB\nGPU KV cache size: 315,072 tokens\n"
+    times = "Maximum concurrency for 10,000 tokens per request: {}x\n"
+    assert check("qwen3-32b", text + times.format("31.5"), tp=2)[0].follows
+    wrong, _ = check("qwen3-32b", text + times.format("31.50"), tp=2)
+    assert "no number of blocks gives them and the printed concurrency" in wrong.explanation
+
+
+def test_one_rank_alone_is_not_explained_by_another():
+    found, _ = check("qwen3.5-27b", printed("22.72", 586_374, 262_144, 2.24), kv_dtype="fp8", version="0.27.0")
+    assert "a token costs more than this model's layers say" in found.explanation
+    assert "another rank" not in found.explanation

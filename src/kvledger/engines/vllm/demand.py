@@ -28,7 +28,7 @@ class StateMode(StrEnum):
     ALIGN = "align"
     """A second one, so that a prefix can be reused; and those for proposed and exported states."""
     ALL = "all"
-    """One for every block of tokens (0.11 to 0.31)."""
+    """One for every block of tokens (0.11.1 to 0.31)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from kvledger.engines.plan import Deployment, KvMemory, Plan
-from kvledger.engines.vllm.log_variants import variants
+from kvledger.engines.vllm.log_variants import name_setting
 from kvledger.engines.vllm.logcheck import LogCheck, agrees, compare, printed_blocks
 from kvledger.engines.vllm.planner import make_plan
 from kvledger.engines.vllm.startup import StartUp
-from kvledger.errors import Error, SourceError
+from kvledger.errors import SourceError
 from kvledger.ledger import Accuracy
 from kvledger.model import ModelSpec
 from kvledger.units import format_bytes
@@ -17,7 +17,6 @@ __all__ = ["derive_start_up"]
 _MOST_BYTES = 2**50
 _MOST_BLOCKS = 4096
 """Block counts tried one by one; figures rounded to two decimals leave fewer."""
-_HALF_A_PRINTED_HUNDREDTH = 0.005
 
 
 def derive_start_up(model: ModelSpec, deployment: Deployment, log: StartUp) -> tuple[LogCheck, KvMemory]:
@@ -30,7 +29,12 @@ def derive_start_up(model: ModelSpec, deployment: Deployment, log: StartUp) -> t
         log.memory()  # the error says what to look for
     ends = _find_blocks(model, deployment, log)
     if ends is None:
-        other = _find_other(model, deployment, log)
+        other = name_setting(
+            model,
+            deployment,
+            lambda changed: _find_blocks(model, changed, log) is not None,
+            is_version_told=log.version is not None,
+        )
         raise SourceError(
             f"no number of blocks gives {_figures(log)}" + (f", but some would if {other}" if other else ""),
             hint="check the model, the version and the flags; `--kv-memory` gives the bytes where they are known",
@@ -100,16 +104,4 @@ def _growing_ends(log: StartUp) -> tuple[float, float]:
     told = blocks if blocks is not None else log.tokens
     if told is not None:
         return told, told + 1
-    ratio = log.concurrency or 0.0
-    return ratio - _HALF_A_PRINTED_HUNDREDTH, ratio + _HALF_A_PRINTED_HUNDREDTH
-
-
-def _find_other(model: ModelSpec, deployment: Deployment, log: StartUp) -> str | None:
-    """Name one other setting with which some number of blocks gives the figures."""
-    for name, changed in variants(model, deployment):
-        try:
-            if _find_blocks(model, changed, log) is not None:
-                return name
-        except Error:
-            continue
-    return None
+    return log.concurrency_ends

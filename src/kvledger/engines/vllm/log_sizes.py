@@ -83,7 +83,7 @@ def _size(builder: LogBuilder, hit: Hit) -> None:
     forced = builder.scratch.get("forced")
     builder.pool(hit, tokens=tokens, longest_tokens=length, blocks=forced)
     if tokens is not None:
-        builder.pool(hit, concurrency=hit.number("concurrency", decimals=2))
+        builder.pool(hit, concurrency=hit.number("concurrency"))
     if length is not None and builder.get("max_model_len") is None:
         builder.set(hit, max_model_len=length)
     device = hit.word("device")
@@ -92,7 +92,7 @@ def _size(builder: LogBuilder, hit: Hit) -> None:
 
 
 def _concurrency(builder: LogBuilder, hit: Hit) -> None:
-    held, ratio = builder.find_pool(hit), hit.number("concurrency", decimals=2)
+    held, ratio = builder.find_pool(hit), hit.number("concurrency")
     if held is not None and held.concurrency is not None and ratio is not None:
         ratio = min(held.concurrency, ratio, key=lambda quantity: quantity.value)
     builder.pool(hit, longest_tokens=hit.whole("length"), concurrency=ratio)

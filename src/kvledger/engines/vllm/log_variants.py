@@ -1,49 +1,132 @@
-"""Other settings that may explain a log: deployments that differ in one setting, or in the release."""
+"""Other settings that may explain a log: deployments that differ in one setting, then in several seldom told."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import combinations, product
 
 from kvledger.engines.plan import Deployment
+from kvledger.errors import Error
 from kvledger.model import ModelSpec
 
-__all__ = ["variants"]
+__all__ = ["name_setting"]
 
 _BLOCKS = (32, 64, 128, 256)
-_RELEASES = (("0.16", "0.14 to 0.16"), ("0.19", "before 0.20"), ("0.25", "0.20 to 0.25"), ("0.32", "0.26 or later"))
+_MOST_PROPOSED = 5
+_MOST_TOGETHER = 3
+_RELEASES = (
+    ("0.10", "0.9 to 0.10"),
+    ("0.13", "0.11 to 0.13"),
+    ("0.16", "0.14 to 0.16"),
+    ("0.19", "0.17 to 0.20.0"),
+    ("0.25", "0.20.1 to 0.25"),
+    ("0.27", "0.26 to 0.27"),
+    ("0.32", "0.28 or later"),
+)
 """One release of every span that counts blocks and needs in another way."""
+_VERSION = "the version is "
+_Change = tuple[str, Callable[[Deployment], Deployment]]
+"""What is changed in words, and the change."""
 
 
-def variants(model: ModelSpec, deployment: Deployment) -> Iterator[tuple[str, Deployment]]:
-    """Yield deployments that differ in one setting, each with words for it."""
-    options = dict(deployment.options)
-    for dtype in ("fp8", "bfloat16"):
-        if deployment.kv_dtype != dtype:
-            yield f"the KV dtype is {dtype}", replace(deployment, kv_dtype=dtype)
-    for batched in (2048, 8192, 16_384):
-        if deployment.max_num_batched_tokens != batched:
-            yield f"max_num_batched_tokens is {batched}", replace(deployment, max_num_batched_tokens=batched)
-    for caching in (True, False):
-        if deployment.prefix_caching is not caching:
-            word = "on" if caching else "off"
-            yield f"prefix caching is {word}", replace(deployment, prefix_caching=caching)
-    for layers in ("1",):
-        drafted = {**options, "speculative_method": "eagle", "draft_layers": layers}
-        yield "a draft adds a layer", replace(deployment, speculative_tokens=1, options=drafted)
-    for proposed in range(1, 6) if model.draft_layers else ():
+def name_setting(
+    model: ModelSpec, deployment: Deployment, explains: Callable[[Deployment], bool], *, is_version_told: bool
+) -> str | None:
+    """Name the first other settings that explain a log, with every release that does so beside them; None: none do."""
+    before: str = ""
+    spans: list[str] = []
+    for words, changed in _variants(model, deployment, is_version_told=is_version_told):
+        rest, is_release, span = words.rpartition(_VERSION)
+        if spans and (not is_release or rest != before):
+            break
+        try:
+            if not explains(changed):
+                continue
+        except Error:
+            continue
+        if not is_release:
+            return words
+        before, spans = rest, [*spans, span]
+    if not spans:
+        return None
+    return before + _VERSION + " or ".join(filter(None, (", ".join(spans[:-1]), spans[-1])))
+
+
+def _variants(model: ModelSpec, deployment: Deployment, *, is_version_told: bool) -> Iterator[tuple[str, Deployment]]:
+    """Yield deployments that differ in one setting, then in two and three; the release changes fastest."""
+    dtypes, caching, drafts = _dtypes(deployment), _caching(deployment), _drafts(model, deployment)
+    for words, change in (*dtypes, *_batches(deployment), *caching, *drafts, *_rest(deployment), *_RELEASED):
+        yield words, change(deployment)
+    axes = [axis for axis in (dtypes, caching, drafts) if axis] + ([] if is_version_told else [list(_RELEASED)])
+    for count in range(2, _MOST_TOGETHER + 1):
+        for chosen in combinations(axes, count):
+            for changes in product(*chosen):
+                changed = deployment
+                for _, change in changes:
+                    changed = change(changed)
+                yield " and ".join(words for words, _ in changes), changed
+
+
+def _with(words: str, **values: object) -> _Change:
+    change: Callable[..., Deployment] = replace
+    return words, lambda deployment: change(deployment, **values)
+
+
+def _with_options(words: str, proposed: int | None = None, **options: str) -> _Change:
+    def change(deployment: Deployment) -> Deployment:
+        tokens = deployment.speculative_tokens if proposed is None else proposed
+        return replace(deployment, speculative_tokens=tokens, options={**deployment.options, **options})
+
+    return words, change
+
+
+_RELEASED = tuple(_with(_VERSION + span, version=version) for version, span in _RELEASES)
+
+
+def _dtypes(deployment: Deployment) -> list[_Change]:
+    return [
+        _with(f"the KV dtype is {name}", kv_dtype=name) for name in ("fp8", "bfloat16") if deployment.kv_dtype != name
+    ]
+
+
+def _batches(deployment: Deployment) -> list[_Change]:
+    return [
+        _with(f"max_num_batched_tokens is {tokens}", max_num_batched_tokens=tokens)
+        for tokens in (2048, 4096, 8192, 16_384)
+        if deployment.max_num_batched_tokens != tokens
+    ]
+
+
+def _caching(deployment: Deployment) -> list[_Change]:
+    return [
+        _with(f"prefix caching is {'on' if caching else 'off'}", prefix_caching=caching)
+        for caching in (True, False)
+        if deployment.prefix_caching is not caching
+    ]
+
+
+def _drafts(model: ModelSpec, deployment: Deployment) -> list[_Change]:
+    """Yield what a draft of one layer, or the model's own draft, adds; the tokens it proposes widen states."""
+    changes = []
+    if not deployment.speculative_tokens:
+        changes.append(_with_options("a draft adds a layer", 1, speculative_method="eagle", draft_layers="1"))
+    for proposed in range(1, _MOST_PROPOSED + 1) if model.draft_layers else ():
         if deployment.speculative_tokens != proposed:
-            own = {**options, "speculative_method": "mtp"}
-            words = f"the model's own draft proposes {proposed} token{'s' if proposed > 1 else ''}"
-            yield words, replace(deployment, speculative_tokens=proposed, options=own)
-    if options.get("disable_hybrid_kv_cache_manager") != "true":
-        off = {**options, "disable_hybrid_kv_cache_manager": "true"}
-        yield "the hybrid KV cache manager is off", replace(deployment, options=off)
-    for tp in (2, 4, 8):
-        if deployment.tp != tp:
-            yield f"tensor parallelism is {tp}", replace(deployment, tp=tp)
-    for version, rule in _RELEASES:
-        yield f"the version is {rule}", replace(deployment, version=version)
-    for block in _BLOCKS:
-        if deployment.block_tokens != block:
-            yield f"a block has {block} tokens", replace(deployment, block_tokens=block)
+            tokens = "1 token" if proposed == 1 else f"{proposed} tokens"
+            words = f"the model's own draft proposes {tokens}"
+            changes.append(_with_options(words, proposed, speculative_method="mtp"))
+    return changes
+
+
+def _rest(deployment: Deployment) -> list[_Change]:
+    changes = []
+    if deployment.options.get("disable_hybrid_kv_cache_manager") != "true":
+        changes.append(_with_options("the hybrid KV cache manager is off", disable_hybrid_kv_cache_manager="true"))
+    changes += [_with(f"tensor parallelism is {tp}", tp=tp) for tp in (2, 4, 8) if deployment.tp != tp]
+    changes += [
+        _with(f"a block has {block} tokens", block_tokens=block)
+        for block in _BLOCKS
+        if deployment.block_tokens != block
+    ]
+    return changes

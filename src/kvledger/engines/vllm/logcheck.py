@@ -10,11 +10,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from kvledger.engines.plan import Deployment, KvMemory, Plan
-from kvledger.engines.vllm.log_variants import variants
+from kvledger.engines.vllm.log_variants import name_setting
 from kvledger.engines.vllm.planner import make_plan
 from kvledger.engines.vllm.startup import StartUp
 from kvledger.engines.vllm.version import parse_version
-from kvledger.errors import Error
 from kvledger.model import ModelSpec
 from kvledger.units import GIB, format_bytes
 
@@ -217,7 +216,8 @@ def agrees(plan: Plan, log: StartUp) -> bool:
     tokens = tokens and (blocks is None or plan.pools[0].units == blocks)
     if log.concurrency is None or plan.printed_concurrency is None:
         return tokens
-    return tokens and f"{plan.printed_concurrency:.2f}" == f"{log.concurrency:.2f}"
+    low, high = log.concurrency_ends
+    return tokens and low <= plan.printed_concurrency <= high
 
 
 def _explain(model: ModelSpec, deployment: Deployment, log: StartUp, predicted: tuple[int, int]) -> str:
@@ -231,17 +231,24 @@ def _explain(model: ModelSpec, deployment: Deployment, log: StartUp, predicted: 
         return f"the printed bytes would give {low:,} to {high:,} tokens, but {blocks:,} blocks were printed"
     if printed is None:
         return "the printed concurrency does not follow from the model, the flags and the printed bytes"
-    missing = _bytes_for(model, deployment, log, printed)
     gives = f"the printed bytes would give {low:,} to {high:,} tokens, but {printed:,} were printed"
-    if printed < low:
-        needs = f", which {missing / GIB:.2f} GiB give" if missing else ""
+    advice = "check the model, the KV dtype and the tensor parallelism"
+    if low <= printed <= high:
         return (
-            f"{gives}{needs}: another rank had less memory than the line shows, and the engine takes the smallest; "
-            "give the lines of all ranks"
+            f"the printed tokens lie within the {low:,} to {high:,} that the printed bytes give, but no number of "
+            f"blocks gives them and the printed concurrency: {advice}"
+        )
+    if printed > high:
+        return f"{gives}: a token costs less than this model's layers say; {advice}"
+    missing = _bytes_for(model, deployment, log, printed)
+    needs = f", which {missing / GIB:.2f} GiB give" if missing else ""
+    if deployment.ranks == 1:
+        return (
+            f"{gives}{needs}: a token costs more than this model's layers say; {advice}, and whether there is a draft"
         )
     return (
-        f"{gives}: a token costs less than this model's layers say; check the model, the KV dtype and the tensor "
-        "parallelism"
+        f"{gives}{needs}: another rank had less memory than the line shows, and the engine takes the smallest; "
+        "give the lines of all ranks"
     )
 
 
@@ -256,14 +263,21 @@ def _bytes_for(model: ModelSpec, deployment: Deployment, log: StartUp, printed: 
 
 
 def _other_setting(model: ModelSpec, deployment: Deployment, log: StartUp) -> str | None:
-    """Name one other setting with which the printed figures follow, or the error where there are none."""
-    low, high = _ends(log)
+    """Name other settings with which the printed figures follow, or the error where there are none."""
     is_error = log.tokens is None and log.concurrency is None and printed_blocks(log) is None
     is_told = _fails_alike if is_error else agrees
-    for name, changed in variants(model, deployment):
-        try:
-            if any(is_told(plan, log) for plan in _plans_within(model, changed, low, high)):
-                return name
-        except Error:
-            continue
-    return None
+
+    def explains(changed: Deployment) -> bool:
+        return _is_possible(model, changed, log) and any(
+            is_told(plan, log) for plan in _plans_within(model, changed, *_ends(log))
+        )
+
+    return name_setting(model, deployment, explains, is_version_told=log.version is not None)
+
+
+def _is_possible(model: ModelSpec, deployment: Deployment, log: StartUp) -> bool:
+    """Tell whether the printed tokens lie between those of the least and the most bytes; only two plans are made."""
+    if log.tokens is None:
+        return True
+    low, high = (_plan(model, deployment, kv_bytes).printed_tokens or 0 for kv_bytes in _ends(log))
+    return low <= log.tokens <= high

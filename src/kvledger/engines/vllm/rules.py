@@ -2,10 +2,9 @@
 
 One row of ``_CHANGES`` is a release and the rules that first hold in it; :func:`find_rules` folds the rows up to a
 version. Each rule was read in the released packages named here and compared with their neighbours: 0.8.5, 0.9.2,
-0.10.2, 0.11.2, 0.12.0, 0.13.0, 0.14.1, 0.15.1, 0.16.0, 0.17.1, 0.18.1, 0.19.1, 0.20.2, 0.21.0, 0.22.1, 0.23.0,
-0.24.0, 0.25.1, 0.26.0, 0.27.1, 0.28.0 to 0.33.0 (``kv_cache_utils.py``, ``kv_cache_planning.py`` and
-``kv_cache_interface.py`` in ``v1``; ``platforms/interface.py``; ``config/vllm.py``). A row is the first release read
-that has the rule.
+0.10.2, 0.11.0 to 0.11.2, 0.12.0, 0.13.0, 0.14.0 to 0.15.1, 0.16.0, 0.17.0 to 0.19.1, 0.20.0 to 0.20.2, 0.21.0,
+0.22.0 to 0.28.0, 0.29.0 to 0.33.0 (``kv_cache_utils.py``, ``kv_cache_planning.py`` and ``kv_cache_interface.py`` in
+``v1``; ``platforms/interface.py``; ``config/vllm.py``). A row is the first release read that has the rule.
 """
 
 from __future__ import annotations
@@ -80,11 +79,11 @@ class Rules:
     """Windowed layers beside latent ones whose pages cannot be unified are sized as full attention."""
     state_blocks_by_length: bool = False
     """A state takes ``ceil(max_len / state block)`` blocks; without prefix caching the state block is max_len
-    (0.11 to 0.14)."""
+    (0.11.1 to 0.14)."""
     state_modes: bool = False
     """Cache modes none, align and all exist (0.15 and later)."""
     all_mode: bool = False
-    """States may be kept for every block of tokens (0.11 to 0.31)."""
+    """States may be kept for every block of tokens (0.11.1 to 0.31)."""
     prefers_all_mode: bool = False
     """With prefix caching Mamba-1 and Mamba-2 default to mode all (0.15 to 0.27), later to align."""
     all_mode_speculative: bool = False
@@ -108,14 +107,14 @@ class Rules:
     of p stages gets about 1/p of the blocks that fit (0.11 to 0.16)."""
     check: Check = Check.LAYERS
     override_replaces_memory: bool = False
-    """With ``num_gpu_blocks_override`` the check uses the forced blocks (0.20 and later)."""
+    """With ``num_gpu_blocks_override`` the check uses the forced blocks (0.20.1 and later)."""
     check_counts_first_group: bool = False
     """Only the first group's blocks are counted, so models with several groups can start without room for one
     request (0.14 to 0.18)."""
     check_keeps_null_block: bool = False
     """The null block is taken off before the check (0.29 and later)."""
     tokens_from_concurrency: bool = False
-    """The printed tokens are ``int(concurrency * max_model_len)`` (0.20 and later)."""
+    """The printed tokens are ``int(concurrency * max_model_len)`` (0.20.1 and later)."""
     log_style: LogStyle = LogStyle.BLOCKS
     auto_fit: bool = False
     """``--max-model-len auto`` exists (0.14 and later)."""
@@ -159,8 +158,6 @@ class Rules:
     cpu_block_tokens: int = 16
     cpu_widens_states: bool = False
     """On the CPU, Gated DeltaNet keeps its state in float32 (0.26 and later)."""
-    reports_before_minimum: bool = False
-    """Each worker prints its own blocks before all are cut to the smallest (0.8 to 0.10)."""
     multiplies_hybrid_by_dcp: bool = False
     """The printed tokens of several groups are multiplied by the context-parallel ranks, too (0.11 to 0.19)."""
 
@@ -168,7 +165,7 @@ class Rules:
 _CHANGES: tuple[tuple[Version, Mapping[str, object]], ...] = tuple(
     (version, MappingProxyType(change))
     for version, change in (
-        (Version(0, 8), {"core_v1": True, "log_style": LogStyle.TWO_LINES, "reports_before_minimum": True}),
+        (Version(0, 8), {"core_v1": True, "log_style": LogStyle.TWO_LINES}),
         (
             Version(0, 9),
             {"grouping": Grouping.CONTIGUOUS, "error_names_length": True, "small_defaults_of": ("a100",)},
@@ -179,15 +176,12 @@ _CHANGES: tuple[tuple[Version, Mapping[str, object]], ...] = tuple(
                 "grouping": Grouping.STRIDED,
                 "uniform_types": True,
                 "divides_by_whole_model": True,
-                "state_blocks_by_length": True,
-                "all_mode": True,
                 "async_scheduling": True,
-                "reports_before_minimum": False,
                 "multiplies_hybrid_by_dcp": True,
-                "cpu_block_tokens": 128,
                 "flex_takes_any_block": True,
             },
         ),
+        (Version(0, 11, 1), {"state_blocks_by_length": True, "all_mode": True, "cpu_block_tokens": 128}),
         (Version(0, 12), {"wide_group_ratio": Fraction(5, 4), "shards_over_pcp": True, "unifies_pages": True}),
         (Version(0, 13), {"error_names_docs": True, "reads_state_dtype": True}),
         (
@@ -215,14 +209,13 @@ _CHANGES: tuple[tuple[Version, Mapping[str, object]], ...] = tuple(
         (
             Version(0, 20),
             {
-                "tokens_from_concurrency": True,
-                "override_replaces_memory": True,
                 "aligns_to_block": True,
                 "events_disable_hybrid": False,
                 "utilisation_ratio": 0.92,
                 "subtracts_cuda_graphs": True,
             },
         ),
+        (Version(0, 20, 1), {"tokens_from_concurrency": True, "override_replaces_memory": True}),
         (Version(0, 21), {"flex_takes_any_block": False}),
         (
             Version(0, 22),

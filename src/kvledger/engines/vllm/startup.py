@@ -6,6 +6,7 @@ because that one decides for the whole engine.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -32,6 +33,8 @@ class StartUp:
     """Bytes of each rank's line, as intervals: a printed ``16.50 GiB`` is 0.01 GiB wide."""
     tokens: int | None = None
     concurrency: float | None = None
+    concurrency_ends: tuple[float, float] = (0.0, math.inf)
+    """What the printed concurrency may have been before it was rounded, to the digits that are there."""
     max_model_len: int | None = None
     blocks: int | None = None
     """Printed blocks (V0 and 0.7)."""
@@ -94,6 +97,7 @@ def _take(facts: StartupFacts) -> StartUp:
     error = _find(facts, NoticeKind.TOO_LONG)
     forced = _find(facts, NoticeKind.BLOCKS_FORCED)
     tokens = _integer(facts.find_smallest("tokens"))
+    concurrency = facts.find_smallest("concurrency")
     v0_error = error is not None and error.needed is None
     if tokens is None and error is not None and v0_error:
         tokens = error.longest
@@ -103,7 +107,8 @@ def _take(facts: StartupFacts) -> StartUp:
         core=_core(facts, v0_error=v0_error),
         available=_available(facts, error),
         tokens=tokens,
-        concurrency=_number(facts.find_smallest("concurrency")),
+        concurrency=None if concurrency is None else float(concurrency.value),
+        concurrency_ends=(0.0, math.inf) if concurrency is None else (concurrency.low, concurrency.high),
         max_model_len=_integer(facts.find_smallest("longest_tokens"))
         or (error.asked if error else None)
         or _integer(facts.max_model_len),
@@ -155,7 +160,3 @@ def _interval(quantity: Quantity) -> tuple[int, int]:
 
 def _integer(quantity: Quantity | None) -> int | None:
     return None if quantity is None else round(quantity.value)
-
-
-def _number(quantity: Quantity | None) -> float | None:
-    return None if quantity is None else float(quantity.value)

@@ -25,8 +25,8 @@ class TokensAreNoCapacity(Rule):
         vLLM's `KV cache size: N tokens` against the concurrency beside it, or against blocks and block size.
 
     Why it costs:
-        Nothing, but people divide it: it is a capacity at max_model_len (0.20 and newer) or the blocks divided by the
-        number of groups (0.19 and older, hybrid models), and it moves with settings that move no memory.
+        Nothing, but people divide it: it is a capacity at max_model_len (0.20.1 and newer) or the blocks divided by the
+        number of groups (0.20.0 and older, hybrid models), and it moves with settings that move no memory.
 
     Example:
         290,864 tokens and a concurrency of 33.04 at 32,768 tokens stand in one log: 290,864 / 32,768 is 8.9. The
