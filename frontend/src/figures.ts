@@ -8,10 +8,11 @@ const SAID = ["fill", "stroke", "stroke-width", "stroke-dasharray", "font-size",
 
 export function addFigureButtons(): void {
   for (const figure of document.querySelectorAll<HTMLElement>("figure")) {
-    const picture = figure.querySelector<SVGSVGElement>("svg[viewBox]");
-    if (!picture) continue;
+    const drawn = [...figure.querySelectorAll<SVGSVGElement>("svg[viewBox]")];
+    if (drawn.length === 0) continue;
+    const shown = () => drawn.find((one) => getComputedStyle(one).display !== "none") ?? drawn[0]!;
     const name = figure.closest("section")?.id ?? "figure";
-    const act = button(say("svg"), () => save(standalone(picture), `kvledger-${name}.svg`, "image/svg+xml"));
+    const act = button(say("svg"), () => save(standalone(shown()), `kvledger-${name}.svg`, "image/svg+xml"));
     listen(() => (act.textContent = say("svg")));
     figure.append(make("div", { class: "chartbar" }, act));
   }

@@ -8,8 +8,8 @@ import { open, reason } from "./browser.mjs";
 
 const PAGES = process.env.PAGES;
 const AXE = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf-8");
-const NAMES = ["replay", "measure", "compared", "prove", "sweep", "sharing", "log", "size", "sizes"];
-const HOSTILE = ["hostile", ...["prove", "sweep", "sharing", "log", "size", "sizes"].map((name) => `hostile-${name}`)];
+const NAMES = ["replay", "measure", "compared", "prove", "sweep", "sharing", "log", "size", "sizes", "trace", "cache", "check"];
+const HOSTILE = ["hostile", ...["prove", "sweep", "sharing", "log", "size", "sizes", "trace", "cache", "check"].map((name) => `hostile-${name}`)];
 const file = (name) => join(PAGES, `${name}.html`);
 const skip = reason ?? (PAGES ? false : "PAGES is not set");
 

@@ -160,3 +160,10 @@ def test_dots_between_budgets_double(text, budgets):
 def test_budgets_that_are_none_are_refused(text):
     with pytest.raises(UsageError):
         parse_budgets(text)
+
+
+def test_a_page_is_written_beside_the_result(capsys, shared_trace, tmp_path):
+    page = tmp_path / "cache.html"
+    found = asked(capsys, shared_trace, "--budget", "4KiB,6KiB", "--live", "--html", page)
+    assert len(found["live"]) == 6
+    assert "What live requests change" in page.read_text("utf-8")

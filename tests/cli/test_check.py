@@ -162,3 +162,12 @@ def test_a_server_that_never_answers_is_unknown_and_no_pass_beside_one_that_does
 def test_an_interval_is_written_with_one_sign():
     assert "% to" not in run("--max-internal", "5%", text=text_of("shared")).stdout
     assert " %" in run("--max-internal", "5%", text=text_of("shared")).stdout
+
+
+def test_a_page_is_written_whatever_becomes_of_the_limits(tmp_path):
+    page = tmp_path / "limits.html"
+    arguments = ("--max-held", "1%", "--max-waiting", "10", "--html", str(page))
+    assert run(*arguments, text=text_of("plain")).return_value == 1
+    assert "1 of 2 limits broken." in page.read_text("utf-8")
+    assert isinstance(run(*arguments, text=text_of("plain")).exception, UsageError)
+    assert run(*arguments, "--force", text=text_of("plain")).return_value == 1

@@ -130,3 +130,13 @@ def test_help_shows_three_examples_and_the_exit_codes() -> None:
     text = run("--help").stdout
     assert text.count("  kvledger trace ") == 3
     assert "Exit codes" in text
+
+
+def test_a_page_is_written_beside_the_text(tmp_path: Path) -> None:
+    page = tmp_path / "traffic.html"
+    result = run("synthetic:chat,requests=50", "--html", str(page))
+    assert "requests   50" in result.stdout
+    assert "50 requests over" in page.read_text("utf-8")
+    with pytest.raises(UsageError, match="exists"):
+        raise run("synthetic:chat,requests=50", "--html", str(page)).exception or AssertionError
+    assert run("synthetic:chat,requests=50", "--html", str(page), "--force").exit_code == 0

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from kvledger.cli.output import hint, print_result, refuse_overwrite, terminal_width, wants_color
+from kvledger.cli.paging import check_page, html_option, write_page
 
 __all__ = ["command"]
 
@@ -21,6 +22,7 @@ TRACE must tell what its requests share: block ids, token ids, or a stated commo
 Examples:
   kvledger cache mooncake.jsonl.gz --model llama-3.1-70b
   kvledger cache mooncake.jsonl.gz --model llama-3.1-70b --budget 64GiB,...,8TiB --live
+  kvledger cache mooncake.jsonl.gz --model llama-3.1-70b --html cache.html
   kvledger cache log.csv --bytes-per-token 131072 --eviction lru --warm-up 0 --json
 """
 
@@ -58,6 +60,7 @@ Examples:
 @click.option("--format", "format_", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="Short for --format json.")
 @click.option("-o", "--output", help="Write the result to a file.")
+@html_option
 @click.option("--force", is_flag=True, help="Overwrite files.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress and no hints.")
 @click.option("--no-color", is_flag=True)
@@ -68,7 +71,12 @@ def command(**options: Any) -> None:
     output = options["output"]
     if output is not None:
         refuse_overwrite(Path(output), force=options["force"])
+    check_page(options["html"], output=output, force=options["force"], source=options["trace"])
     report = ask(CacheQuestion(**{name: options[name] for name in CacheQuestion.__slots__}))
+    if options["html"] is not None:
+        from kvledger.report.cache import cache_json
+
+        write_page(options["html"], cache_json(report), name=report.source, force=options["force"])
     if options["as_json"] or options["format_"] == "json":
         from kvledger.report.cache import cache_json
 

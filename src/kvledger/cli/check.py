@@ -11,6 +11,7 @@ import click
 
 from kvledger.cli.measure_options import read_pace, server_options, source_options
 from kvledger.cli.output import hint
+from kvledger.cli.paging import check_page, html_option, write_page
 from kvledger.errors import SourceError, UsageError
 from kvledger.units import percent, percents
 
@@ -58,7 +59,7 @@ not told is `unknown`; when no limit of a server could be judged at all, the che
 Examples:
   kvledger check http://localhost:8000 --max-held 95% --max-waiting 10
   kvledger check http://localhost:8000 --for 1m --max-internal 10% --min-utilisation 30%
-  kvledger check night.kvr --max-preemptions 100
+  kvledger check night.kvr --max-preemptions 100 --html night.html
 """
 
 
@@ -76,6 +77,8 @@ Examples:
 @source_options
 @server_options
 @click.option("--json", "as_json", is_flag=True, help="Print an object.")
+@html_option
+@click.option("--force", is_flag=True, help="Overwrite the file of --html.")
 def command(**options: Any) -> int:
     """Check a running server against limits, for CI and alerts."""
     from kvledger.cli.measuring import Session
@@ -83,6 +86,7 @@ def command(**options: Any) -> int:
     from kvledger.measure.pool_limits import check_pool_limits
 
     bounds = _read_bounds(options)
+    check_page(options["html"], output=None, force=options["force"])
     session = Session(options["sources"], options, pace=read_pace(options["for_"], options["every"]))
     for _ in session.readings():
         for told in session.take_hints():
@@ -108,6 +112,9 @@ def command(**options: Any) -> int:
         for name, bound in bounds.items()
     ]
     bad = {Outcome.BROKEN, Outcome.OPEN, Outcome.UNKNOWN} if options["strict"] else {Outcome.BROKEN}
+    if found:
+        name = ", ".join(source.name for source in report.sources)
+        write_page(options["html"], _as_object(found, report), name=name, force=options["force"])
     if options["as_json"]:
         click.echo(json.dumps(_as_object(found, report), indent=2, allow_nan=False))
     else:

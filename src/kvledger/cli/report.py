@@ -22,9 +22,9 @@ _PARQUET = b"PAR1"
 _HELP = """\
 Make one HTML page of RUN that opens offline, anywhere; of two runs, a comparison: before, after.
 
-RUN is what `size`, `replay`, `demo`, `measure`, `prove` or `sweep` wrote with --json (`-`: on standard input), the
-Parquet file of a sweep, or what `measure` reads: a recording, a saved /metrics text, a folder of them, an engine's log.
-The same commands write the same page at once with --html FILE.
+RUN is what `size`, `replay`, `demo`, `measure`, `check`, `trace`, `cache`, `prove` or `sweep` wrote with --json (`-`:
+on standard input), the Parquet file of a sweep, or what `measure` reads: a recording, a saved /metrics text, a folder
+of them, an engine's log. The same commands write the same page at once with --html FILE.
 
 \b
 Examples:

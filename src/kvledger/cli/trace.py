@@ -12,11 +12,15 @@ from typing import Any, BinaryIO, cast
 
 import click
 
+from kvledger.cli.answer import source_name
 from kvledger.cli.output import terminal_width
+from kvledger.cli.paging import check_page, html_option, write_page
 from kvledger.errors import UsageError
+from kvledger.report.lengths_json import lengths_json
 from kvledger.sources.files import load_trace
 from kvledger.traces import Trace, with_rate
 from kvledger.traces.formats.own import write_trace
+from kvledger.traces.lengths import tabulate_lengths
 from kvledger.traces.prefix import content_kind
 from kvledger.traces.statistics import Lengths, TraceStatistics, describe
 from kvledger.units import counted
@@ -33,7 +37,7 @@ FILE is a file (gzip and zstd are undone), a folder, `-` for standard input, or 
 
 \b
 Examples:
-  kvledger trace conversation_trace.jsonl.gz
+  kvledger trace conversation_trace.jsonl.gz --html traffic.html
   kvledger trace mine.csv --columns arrival=ts:ms,prompt=in,output=out
   kvledger trace synthetic:sharegpt,requests=100000 --to sharegpt.parquet
 """
@@ -58,7 +62,8 @@ Examples:
 @click.option("--format", "output_format", type=click.Choice(["text", "json"]), default="text", help="Default: text")
 @click.option("--json", "as_json", is_flag=True, help="Short for --format json")
 @click.option("--to", "target", metavar="OUT.parquet", help="Write the trace as Parquet, with everything it holds")
-@click.option("--force", is_flag=True, help="Overwrite OUT.parquet")
+@html_option
+@click.option("--force", is_flag=True, help="Overwrite OUT.parquet and the file of --html")
 def command(
     file: str,
     columns: str | None,
@@ -68,11 +73,13 @@ def command(
     output_format: str,
     as_json: bool,
     target: str | None,
+    html: str | None,
     force: bool,
 ) -> None:
     """Tell a trace's format by its content and show what it holds."""
     if target is not None:
         _require_free(Path(target), force=force)
+    check_page(html, output=target, force=force, source=file)
     trace = load_trace(file, columns=columns, seed=seed, session_starts=session_starts)
     if rate is not None:
         trace = with_rate(trace, rate, seed=seed)
@@ -80,6 +87,7 @@ def command(
     if target is not None:
         with _replacing(Path(target), force=force) as out:
             write_trace(trace, out)
+    write_page(html, record, name=source_name(file), force=force)
     if as_json or output_format == "json":
         click.echo(json.dumps(record, indent=2))
     else:
@@ -155,6 +163,7 @@ def trace_record(trace: Trace, statistics: TraceStatistics) -> dict[str, Any]:
         "output": _lengths(statistics.output),
         "total": _lengths(statistics.total),
         "declared_max_tokens": _lengths(statistics.declared),
+        "lengths": lengths_json(tabulate_lengths(trace.workload)) if len(trace.workload) else None,
         "sessions": statistics.sessions,
         "answers": trace.workload.sequences,
         "beam_searches": 0 if trace.workload.beams is None else int(trace.workload.beams.mask.sum()),

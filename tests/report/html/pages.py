@@ -12,7 +12,7 @@ from kvledger.report.measure_json import measure_json
 from tests.measure.recorded import rows, scrapes
 
 from .results import PAGED, RATIO, finding, layout, log, policy, prove, replay, sharing, sweep
-from .results_on_paper import size, sizes
+from .results_on_paper import cache, check, size, sizes, trace
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"' \u202eevil\u202c \x00\x1b[31m"
 SPREADSHEET = "=1+1;@SUM(A1)"
@@ -55,7 +55,21 @@ def hostile():
     return result
 
 
-FIXED = {"schema", "accuracy", "account", "moment", "cell", "trade", "unit"}
+FIXED = {
+    "schema",
+    "accuracy",
+    "account",
+    "moment",
+    "limit",
+    "outcome",
+    "eviction",
+    "arrivals",
+    "prompts",
+    "outputs",
+    "cell",
+    "trade",
+    "unit",
+}
 """What is one of a few words, or only an identity."""
 
 
@@ -94,8 +108,11 @@ def write_pages(folder: Path) -> None:
         "log": [log()],
         "size": [size()],
         "sizes": [sizes()],
+        "trace": [trace()],
+        "cache": [cache()],
+        "check": [check()],
     }
-    plain = ("prove", "sweep", "sharing", "log", "size", "sizes")
+    plain = ("prove", "sweep", "sharing", "log", "size", "sizes", "trace", "cache", "check")
     pages |= {f"hostile-{name}": [attacked(pages[name][0])] for name in plain}
     for name, results in pages.items():
         runs = [

@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+from .results import lengths
+
 GIB = 2**30
 
 
@@ -151,3 +153,122 @@ def sizes() -> dict[str, Any]:
     other = planned("llama.cpp", request_limit=4, structure=None, load=None)
     broken = {"engine": "tgi", "version": "3.3", "error": {"code": "KVE003", "message": "not a model it serves"}}
     return size(engines=[planned(), other, broken])
+
+
+def trace_lengths(mean: float) -> dict[str, Any]:
+    """Return the statistics of one column."""
+    return {
+        "count": 10, "mean_tokens": mean, "min_tokens": 1, "p50_tokens": 3, "p90_tokens": 5, "p95_tokens": 6,
+        "p99_tokens": 6, "max_tokens": 6, "sum_tokens": 30,
+    }  # fmt: skip
+
+
+def trace(**changes: Any) -> dict[str, Any]:
+    """Return what a trace holds whose requests share prefixes."""
+    result = {
+        "schema": "kvledger/trace",
+        "schema_version": 1,
+        "format": {"name": "mooncake", "sentence": "lines with hash ids"},
+        "rows_read": 12,
+        "requests": 10,
+        "dropped": {"no output": 2},
+        "adjusted": {"arrival went back": 1},
+        "notes": ["a note on the trace"],
+        "accuracy": {
+            "arrivals": "measured",
+            "prompts": "measured",
+            "outputs": "modelled",
+            "error_band_ratio": {"prompts": [0.9, 1.1], "outputs": [0.5, 2.0]},
+        },
+        "span_seconds": 300.0,
+        "rate_per_second": {"mean": 0.0333, "peak_10_seconds": 0.5, "peak_60_seconds": None},
+        "arrival_cv": 1.25,
+        "prompt": trace_lengths(3.0),
+        "output": trace_lengths(2.0),
+        "total": trace_lengths(5.0),
+        "declared_max_tokens": trace_lengths(9.0),
+        "lengths": lengths(),
+        "sessions": 4,
+        "answers": 12,
+        "beam_searches": 1,
+        "identity": "hash_ids",
+        "infinite_cache_prefix": {"prompt_tokens": 30, "shared_tokens": 12, "ratio": 0.4},
+    }
+    return copy.deepcopy(result | changes)
+
+
+def cache(**changes: Any) -> dict[str, Any]:
+    """Return what a prefix cache of three sizes would find."""
+
+    def found(name: str, ratio: float, *, filled: bool = True) -> dict[str, Any]:
+        return {"eviction": name, "hit_ratio": ratio, "whole_hit_ratio": 0.0, "filled": filled}
+
+    def live(budget: int, ratio: float | None) -> dict[str, Any]:
+        running = None if ratio is None else 3.5
+        return {
+            "budget_bytes": budget, "blocks": 4, "eviction": "lru", "alone_hit_ratio": 0.2, "live_hit_ratio": ratio,
+            "mean_running": running, "preemptions": None if ratio is None else 2, "makespan_seconds": running,
+        }  # fmt: skip
+
+    result = {
+        "schema": "kvledger/cache",
+        "schema_version": 1,
+        "kvledger_version": "1.2.3",
+        "trace": {"format": "mooncake", "requests": 10, "rows_read": 12, "dropped": {"no output": 2}, "notes": []},
+        "model": "llama-3.1-70b",
+        "bytes_per_token": 327_680,
+        "block_tokens": 512,
+        "block_bytes": 160 * 2**20,
+        "distinct_blocks": 40,
+        "warm_up_ratio": 0.5,
+        "first_measured_request": 5,
+        "answer": "A cache that forgets nothing would find 40.0 % of the prompt tokens. "
+        "`lru` reaches nine tenths of that with 4.00 GiB.",
+        "accuracy": {"alone": "derived", "live": "modelled"},
+        "ceiling": {"hit_ratio": 0.4, "whole_hit_ratio": 0.1},
+        "budgets": [
+            {"budget_bytes": GIB, "blocks": 6, "evictions": [found("lru", 0.1), found("belady", 0.3)]},
+            {"budget_bytes": 4 * GIB, "blocks": 25, "evictions": [found("lru", 0.37), found("belady", 0.39)]},
+            {
+                "budget_bytes": 64 * GIB,
+                "blocks": 400,
+                "evictions": [found("lru", 0.4, filled=False), found("belady", 0.4, filled=False)],
+            },
+        ],
+        "live": [live(GIB, None), live(4 * GIB, 0.15)],
+        "notes": ["a note on the cache"],
+    }
+    return copy.deepcopy(result | changes)
+
+
+def limit(name: str, outcome: str, low: float | None, high: float | None, **changes: Any) -> dict[str, Any]:
+    """Return one limit of one engine."""
+    return {
+        "source": "server",
+        "engine": 0,
+        "pool": None,
+        "limit": name,
+        "bound": 0.5,
+        "low": low,
+        "high": high,
+        "outcome": outcome,
+        "reason": None,
+    } | changes
+
+
+def check(**changes: Any) -> dict[str, Any]:
+    """Return limits of which each has become something else."""
+    result = {
+        "schema": "kvledger/check",
+        "schema_version": 1,
+        "limits": [
+            limit("max-internal", "kept", 0.01, 0.02),
+            limit("max-held", "broken", 0.97, 0.97),
+            limit("min-utilisation", "open", 0.4, 0.6),
+            limit("max-waiting", "unknown", None, None, bound=10, reason="no sample answered: refused"),
+            limit("max-preemptions", "kept", 0, 3, bound=100, engine=None, pool="swa"),
+            limit("max-unattributed", "broken", 0.7, 0.8),
+        ],
+        "notes": ["a note on the server"],
+    }
+    return copy.deepcopy(result | changes)

@@ -11,10 +11,10 @@ from kvledger.report.html.chinese import translate
 
 from .pages import HOSTILE, attacked
 from .results import log, prove, replay, sharing, sweep
-from .results_on_paper import planned, sheet, size, sizes, structure
+from .results_on_paper import cache, check, limit, planned, sheet, size, sizes, structure, trace
 from .test_page import data_of, elements, page_of
 
-KINDS = [prove, sweep, sharing, log, size, sizes]
+KINDS = [prove, sweep, sharing, log, size, sizes, trace, cache, check]
 
 
 def text_of(result):
@@ -71,7 +71,7 @@ def test_a_sweep_shows_what_nothing_beats_and_what_each_setting_does():
 
 
 def test_a_dot_lies_where_its_row_belongs():
-    (first, last) = re.findall(
+    first, last, *_ = re.findall(
         r'<circle cx="([0-9.]+)" cy="([0-9.]+)" r="5" class="front">', page_of(sweep(rates=(2.0,)))
     )
     assert float(first[0]) < float(last[0])  # wastes less, so it lies to the left
@@ -154,6 +154,63 @@ def test_several_engines_stand_side_by_side_and_what_was_not_planned_says_why():
     assert "No engine can be planned" in text_of(size(engines=sizes()["engines"][2:]))
 
 
+def test_a_trace_tells_its_arrivals_its_lengths_and_what_it_shares():
+    text = text_of(trace())
+    for part in (
+        "10 requests over 5.0 min: prompts of 3 tokens on average, answers of 2; the longest takes 6 together.",
+        "40.0 % of the prompt tokens repeat",
+        "kept of 12 rows",
+        "1.25",
+        "declared max_tokens",
+        "0.5 to 2 times the estimate",
+        "dropped 2: no output",
+        "empty, mean",
+    ):
+        assert part in text, part
+    assert "of a block" not in text  # no token has a price here
+
+
+def test_a_trace_that_tells_nothing_of_its_content_says_so():
+    text = text_of(trace(infinite_cache_prefix=None, lengths=None))
+    assert "nothing can be said about a prefix cache" in text
+    assert "empty, mean" not in text
+
+
+def test_a_cache_shows_a_line_for_each_eviction_and_the_share_that_none_exceeds():
+    page, text = page_of(cache()), text_of(cache())
+    assert page.count('class="curve') == 6  # two lines, wide and narrow, and two in the legend
+    for part in ("Requests 6 to 10", "37.0 %", "40.0 %*", "not yet full", "−5.0", "160.00 MiB", "6.25 GiB"):
+        assert part in text, part
+
+
+def test_limits_are_told_in_words_with_the_broken_ones_first():
+    text = text_of(check())
+    assert "2 of 6 limits broken. " in text
+    assert "2 of 6 cannot be told: see below." in text
+    assert text.index("97.0 %") < text.index("40.0 % to 60.0 %") < text.index("1.0 % to 2.0 %")
+    assert "no sample answered: refused" in text
+    assert "The limit holds." in text_of(check(limits=[limit("max-held", "kept", 0.1, 0.1)]))
+    assert "No limit is surely broken." in text_of(check(limits=[limit("max-held", "open", 0.1, 0.9)]))
+
+
+@pytest.mark.parametrize(
+    ("broken", "why"),
+    [
+        (trace(requests=-1), "is no amount"),
+        (trace(infinite_cache_prefix={"prompt_tokens": 1, "shared_tokens": 2, "ratio": 2.0}), "no share of a whole"),
+        (cache(budgets=[]), "0 sizes"),
+        (cache(budgets=[*cache()["budgets"][:2], cache()["budgets"][2] | {"evictions": []}]), "not every size"),
+        (cache(ceiling={"hit_ratio": 1.5, "whole_hit_ratio": 0.0}), "no share of a whole"),
+        (check(limits=[]), "0 limits"),
+        (check(limits=[limit("max-held", "open", 0.9, 0.1)]), "it is from 0.9 to 0.1"),
+        (check(limits=[limit("max-held", "broken", 2.0, 3.0)]), "no share of a whole"),
+    ],
+)
+def test_a_damaged_trace_cache_or_check_is_refused(broken, why):
+    with pytest.raises(SourceError, match=why):
+        run_of(broken, name="x")
+
+
 @pytest.mark.parametrize(
     ("engine", "why"),
     [
@@ -202,7 +259,7 @@ def test_what_cannot_be_is_refused(broken, why):
         run_of(broken, name="x")
 
 
-@pytest.mark.parametrize("kind", [sweep, sharing, log, size])
+@pytest.mark.parametrize("kind", [sweep, sharing, log, size, trace, cache, check])
 def test_what_has_no_ledgers_is_not_compared(kind):
     with pytest.raises(SourceError, match="has no ledgers to compare"):
         render_page([run_of(replay(), name="a"), run_of(kind(), name="b")])

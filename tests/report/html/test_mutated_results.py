@@ -12,7 +12,7 @@ from kvledger.report.html import read_run, render_page
 
 from .pages import measured, with_maps
 from .results import log, prove, sharing, sweep
-from .results_on_paper import size
+from .results_on_paper import cache, check, size, trace
 
 JUNK = st.one_of(
     st.none(),
@@ -51,7 +51,7 @@ def short(value):
     return [short(item) for item in value] if isinstance(value, list) else value
 
 
-RESULTS = [short(with_maps()), short(measured()), prove(), sweep(), sharing(), log(), size()]
+RESULTS = [short(with_maps()), short(measured()), prove(), sweep(), sharing(), log(), size(), trace(), cache(), check()]
 PLACES = [places_of(result)[1:] for result in RESULTS]
 
 

@@ -15,7 +15,8 @@ SELDOM = {  # only for results that are unlike those of the tests
     "sweep.cut", "sweep.demands", "sweep.nothing", "sweep.best.first_token_p99_seconds", "log.untold",
     "sweep.best.output_tokens_per_second", "pool.note.blocks", "size.none",
     "size.follows", "size.not.follows", "groups.kind.chunk", "groups.kind.cross", "cost.units", "load.beyond",
-    "load.beyond.why", "load.reserved", "load.unattributed", "memory.given",
+    "load.beyond.why", "load.reserved", "load.unattributed", "memory.given", "check.none.broken", "check.kept",
+    "check.kept.one", "cache.all", "trace.prefix.unknown",
 }  # fmt: skip
 
 

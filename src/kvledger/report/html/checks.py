@@ -11,17 +11,31 @@ from kvledger.ledger import Account
 from kvledger.report.html.bounds import LARGEST, TOLERANCE, check_count, check_numbers, check_shares
 from kvledger.report.html.clean import clean_text
 from kvledger.report.html.saved import Ratios, SavedLayout, SavedPoint, SavedReplay
+from kvledger.report.html.saved_check import SavedCheck
 from kvledger.report.html.saved_log import SavedLog, SavedLogEngine
 from kvledger.report.html.saved_measure import SavedMeasure, SavedSheet
 from kvledger.report.html.saved_prove import SavedProve
 from kvledger.report.html.saved_sharing import SavedSharing
 from kvledger.report.html.saved_size import SavedSize
 from kvledger.report.html.saved_sweep import SavedSweep
+from kvledger.report.html.saved_traffic import SavedCache, SavedTraceFile
 from kvledger.report.html.size_checks import check_size
+from kvledger.report.html.traffic_checks import check_cache, check_limits, check_trace
 
 __all__ = ["Result", "check_result"]
 
-Result = SavedReplay | SavedMeasure | SavedProve | SavedSweep | SavedSharing | SavedLog | SavedSize
+Result = (
+    SavedReplay
+    | SavedMeasure
+    | SavedProve
+    | SavedSweep
+    | SavedSharing
+    | SavedLog
+    | SavedSize
+    | SavedCache
+    | SavedTraceFile
+    | SavedCheck
+)
 
 _MOST_PIECES = 4_096
 _MOST_LAYOUTS = 8
@@ -68,6 +82,12 @@ def check_result(result: Result, name: str) -> None:
                 _check_log(one, name)
         case SavedSize():
             check_size(result, name)
+        case SavedCache():
+            check_cache(result, name)
+        case SavedTraceFile():
+            check_trace(result, name)
+        case SavedCheck():
+            check_limits(result, name)
 
 
 def _of_replay(result: SavedReplay) -> list[_Entry]:

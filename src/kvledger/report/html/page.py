@@ -21,15 +21,19 @@ from kvledger.report.html.markup import Markup, data_script, element
 from kvledger.report.html.phrases import read_asset
 from kvledger.report.html.reading import Run
 from kvledger.report.html.saved import SavedReplay
+from kvledger.report.html.saved_check import SavedCheck
 from kvledger.report.html.saved_log import SavedLog
 from kvledger.report.html.saved_measure import SavedMeasure
 from kvledger.report.html.saved_prove import SavedProve
 from kvledger.report.html.saved_sharing import SavedSharing
 from kvledger.report.html.saved_size import SavedSize
 from kvledger.report.html.saved_sweep import SavedSweep
+from kvledger.report.html.saved_traffic import SavedCache, SavedTraceFile
 from kvledger.report.html.sections.answer import answer_section
 from kvledger.report.html.sections.balance import balance_section
+from kvledger.report.html.sections.cache import cache_sections
 from kvledger.report.html.sections.charts import time_section
+from kvledger.report.html.sections.check import check_section
 from kvledger.report.html.sections.comparison import compare_section, comparison_sentence, pair_books
 from kvledger.report.html.sections.engine import engine_section
 from kvledger.report.html.sections.findings import findings_section
@@ -43,6 +47,7 @@ from kvledger.report.html.sections.requests import requests_section
 from kvledger.report.html.sections.sharing import sharing_section
 from kvledger.report.html.sections.size import size_sections
 from kvledger.report.html.sections.sweep import sweep_sections, sweep_shown
+from kvledger.report.html.sections.trace import trace_sections
 from kvledger.report.html.style import account_style, hatches
 from kvledger.report.html.words import both, script_phrases
 
@@ -52,7 +57,8 @@ SCHEMA = "kvledger/report"
 SCHEMA_VERSION = 1
 _SECTION = re.compile(r'<section id="([a-z]+[-0-9]*)"')
 _CONTENTS = (
-    "memory", "load", "groups", "cost", "prints", "engines", "refused",
+    "memory", "load", "groups", "cost", "prints", "engines", "refused", "hits", "live",
+    "limits", "arrivals", "shared",
     "balance", "comparison", "ways", "sharing", "trade", "grid", "failures", "log", "findings", "time", "pool",
     "engine", "requests", "mitigations", "whatif", "lengths", "provenance",
 )  # fmt: skip
@@ -111,7 +117,7 @@ def render_page(runs: Sequence[Run], *, language: Language = Language.ENGLISH) -
 def _check_books(run: Run, has_books: bool, *, alone: bool) -> None:
     if isinstance(run.result, SavedMeasure) and not has_books:
         raise SourceError("no sample has a ledger, so there is nothing to draw", hint="measure a server while it works")
-    if isinstance(run.result, (SavedSweep, SavedSharing, SavedLog, SavedSize)) and not alone:
+    if not isinstance(run.result, (SavedReplay, SavedMeasure, SavedProve)) and not alone:
         kind = run.result.schema.removeprefix("kvledger/")
         raise SourceError(
             f"`{run.name}` is of `{kind}`, which has no ledgers to compare",
@@ -180,6 +186,12 @@ def _of_kind(number: int, run: Run, *, name: str | None) -> list[Markup]:
                 *size_sections(number, run.result, name=name),
                 findings_section(number, run.result.findings, name=name),
             ]
+        case SavedCache():
+            return cache_sections(number, run.result)
+        case SavedTraceFile():
+            return trace_sections(number, run.result)
+        case SavedCheck():
+            return [check_section(number, run.result)]
         case _:
             assert_never(run.result)
 

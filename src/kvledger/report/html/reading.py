@@ -12,12 +12,14 @@ from kvledger.errors import SourceError
 from kvledger.report.html.checks import Result, check_result
 from kvledger.report.html.clean import clean_text, clean_value
 from kvledger.report.html.saved import SavedReplay
+from kvledger.report.html.saved_check import SavedCheck
 from kvledger.report.html.saved_log import SavedLog
 from kvledger.report.html.saved_measure import SavedMeasure
 from kvledger.report.html.saved_prove import SavedProve
 from kvledger.report.html.saved_sharing import SavedSharing
 from kvledger.report.html.saved_size import SavedSize
 from kvledger.report.html.saved_sweep import SavedSweep
+from kvledger.report.html.saved_traffic import SavedCache, SavedTraceFile
 
 __all__ = ["Run", "read_run", "run_of"]
 
@@ -32,10 +34,13 @@ _SCHEMAS: Mapping[str, type[Result]] = {
     "kvledger/sweep": SavedSweep,
     "kvledger/sharing": SavedSharing,
     "kvledger/size": SavedSize,
+    "kvledger/cache": SavedCache,
+    "kvledger/trace": SavedTraceFile,
+    "kvledger/check": SavedCheck,
 }
 _HINT = (
-    "give what `size`, `replay`, `demo`, `measure`, `prove` or `sweep` wrote with --json, a recording, a saved "
-    "/metrics text or an engine's log"
+    "give what `size`, `replay`, `demo`, `measure`, `check`, `trace`, `cache`, `prove` or `sweep` wrote with --json, a "
+    "recording, a saved /metrics text or an engine's log"
 )
 
 

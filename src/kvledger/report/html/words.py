@@ -10,7 +10,17 @@ from kvledger.report.html.chinese import translate
 from kvledger.report.html.markup import Markup
 from kvledger.report.html.phrases import phrases
 
-__all__ = ["account_name", "both", "code", "engine_name", "prose", "script_phrases", "told", "told_as_sentence"]
+__all__ = [
+    "account_name",
+    "both",
+    "both_in_svg",
+    "code",
+    "engine_name",
+    "prose",
+    "script_phrases",
+    "told",
+    "told_as_sentence",
+]
 
 _LONGEST_NAME = 64
 _ENGINES = {
@@ -25,6 +35,11 @@ def both(key: str, **values: str | Markup) -> Markup:
     english, chinese = phrases()[key]
     filled = {k: v if isinstance(v, Markup) else html.escape(v, quote=False) for k, v in values.items()}
     return _pair(_fill(english, filled), _fill(chinese, filled))
+
+
+def both_in_svg(key: str, **values: str | Markup) -> Markup:
+    """Return a phrase in both languages as parts of an SVG text."""
+    return Markup(both(key, **values).replace("<span", "<tspan").replace("</span", "</tspan"))
 
 
 def told(text: str) -> Markup:

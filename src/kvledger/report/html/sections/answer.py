@@ -11,17 +11,22 @@ from kvledger.report.html.figures import amount, count, duration, percent
 from kvledger.report.html.markup import Markup, element
 from kvledger.report.html.reading import Run
 from kvledger.report.html.saved import SavedReplay
+from kvledger.report.html.saved_check import SavedCheck
 from kvledger.report.html.saved_log import SavedLog
 from kvledger.report.html.saved_measure import SavedMeasure
 from kvledger.report.html.saved_prove import SavedProve
 from kvledger.report.html.saved_sharing import SavedSharing
 from kvledger.report.html.saved_size import SavedSize
 from kvledger.report.html.saved_sweep import SavedSweep
+from kvledger.report.html.saved_traffic import SavedCache, SavedTraceFile
+from kvledger.report.html.sections.cache import cache_facts
+from kvledger.report.html.sections.check import check_answer
 from kvledger.report.html.sections.log import log_answers
 from kvledger.report.html.sections.prove import prove_facts
 from kvledger.report.html.sections.sharing import sharing_answer, sharing_facts
 from kvledger.report.html.sections.size import size_answers
 from kvledger.report.html.sections.sweep import sweep_facts
+from kvledger.report.html.sections.trace import trace_answer, trace_facts
 from kvledger.report.html.words import both, code, told, told_as_sentence
 
 __all__ = ["answer_section"]
@@ -67,6 +72,13 @@ def _told(run: Run, books: Sequence[Book]) -> Iterator[_Told]:
             yield sharing_facts(run.result), sharing_answer(run.result), None
         case SavedSize():
             yield from size_answers(run.result)
+        case SavedCache():
+            yield cache_facts(run.result, run.name), told(run.result.answer), None
+        case SavedTraceFile():
+            yield trace_facts(run.result, run.name), trace_answer(run.result), None
+        case SavedCheck():
+            sentence, doubt = check_answer(run.result)
+            yield [_name(run.name)], sentence, doubt
         case SavedLog():
             yield from log_answers(run.result, run.name)
         case _:

@@ -11,13 +11,18 @@ from kvledger.report.html.frame import section, subsection
 from kvledger.report.html.markup import Markup, element, join
 from kvledger.report.html.reading import Run
 from kvledger.report.html.saved import SavedReplay
+from kvledger.report.html.saved_check import SavedCheck
 from kvledger.report.html.saved_log import SavedLog
 from kvledger.report.html.saved_measure import SavedMeasure
 from kvledger.report.html.saved_prove import SavedProve
 from kvledger.report.html.saved_sharing import SavedSharing
 from kvledger.report.html.saved_size import SavedSize
 from kvledger.report.html.saved_sweep import SavedSweep
+from kvledger.report.html.saved_traffic import SavedCache, SavedTraceFile
+from kvledger.report.html.sections.cache import cache_notes
+from kvledger.report.html.sections.check import check_notes
 from kvledger.report.html.sections.size import size_notes
+from kvledger.report.html.sections.trace import trace_notes
 from kvledger.report.html.words import both, code, prose, told
 
 __all__ = ["provenance_section"]
@@ -38,7 +43,8 @@ def provenance_section(runs: Sequence[Run], version: str) -> Markup:
 def _run(number: int, run: Run, version: str) -> Markup:
     facts = [(both("provenance.input"), element("bdi", run.name))]
     result = run.result
-    written = version if isinstance(result, (SavedMeasure, SavedLog)) else result.kvledger_version
+    unsigned = (SavedMeasure, SavedLog, SavedTraceFile, SavedCheck)
+    written = version if isinstance(result, unsigned) else result.kvledger_version
     facts.append((both("provenance.version"), Markup(f"kvledger {element('bdi', written)}")))
     if isinstance(result, SavedReplay):
         facts.append((both("provenance.clock"), _clock(result.settings.get("clock"))))
@@ -53,6 +59,13 @@ def _run(number: int, run: Run, version: str) -> Markup:
         ]
     elif isinstance(result, SavedSweep):
         facts += [(both("provenance.ratios"), _known("derived")), (both("provenance.seconds"), _known("modelled"))]
+    elif isinstance(result, SavedTraceFile):
+        known = result.accuracy
+        facts += [
+            (both("provenance.arrivals"), _known(known.arrivals)),
+            (both("lengths.prompt"), _known(known.prompts)),
+            (both("lengths.output"), _known(known.outputs)),
+        ]
     elif isinstance(result, SavedSharing):
         facts += [(both("provenance.seed"), join(count(result.seed))), (both("provenance.ratios"), _known("derived"))]
         facts.append((both("provenance.lengths"), _known("modelled")))
@@ -82,6 +95,12 @@ def _notes_of(result: Result) -> Iterator[Markup]:
             yield from (both(f"sharing.rule.{rule}") for rule in ("lengths", "beams"))
         case SavedSize():
             yield from size_notes(result)
+        case SavedCache():
+            yield from cache_notes(result)
+        case SavedTraceFile():
+            yield from trace_notes(result)
+        case SavedCheck():
+            yield from check_notes(result)
         case SavedLog():
             yield both("log.rule")
         case _:

@@ -5,34 +5,42 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
+from kvledger.report.html.canvas import Canvas, picture
 from kvledger.report.html.figures import count, duration, percent, short_amount
 from kvledger.report.html.frame import subsection
 from kvledger.report.html.markup import Markup, element, join
 from kvledger.report.html.saved_sweep import SavedRow, Setting
 from kvledger.report.html.scale import Scale, scale_of
 from kvledger.report.html.table import Cell, Column, cell, table
-from kvledger.report.html.words import both, code
+from kvledger.report.html.words import both, both_in_svg, code
 
 __all__ = ["scatter", "setting_table"]
 
-_WIDTH, _HEIGHT = 960, 364
-_LEFT, _RIGHT, _TOP, _BOTTOM = 74, 24, 40, 58
+_CANVASES = (
+    Canvas(width=960, height=364, left=74, right=24, top=40, bottom=58),
+    Canvas(width=400, height=340, left=52, right=26, top=40, bottom=58),
+)
 _MOST_DOTS = 2_000
 _MOST_MARKS = 200
 
 
 def scatter(rows: Sequence[SavedRow], front: Sequence[SavedRow]) -> Markup:
     """Draw every row by what it wastes and how long it lets requests wait; those that none beats are numbered."""
+    caption = element("figcaption", both("sweep.scatter", rows=count(len(rows))), class_="note")
+    return picture(lambda canvas: _drawing(canvas, rows, front), _CANVASES, kind="histogram scatter", caption=caption)
+
+
+def _drawing(canvas: Canvas, rows: Sequence[SavedRow], front: Sequence[SavedRow]) -> list[Markup]:
     across = scale_of(row.wasted_bytes for row in rows)
     up = scale_of(row.queue_p99_seconds or 0.0 for row in rows)
 
     def x(row: SavedRow) -> float:
-        return _LEFT + across.place(row.wasted_bytes) * (_WIDTH - _LEFT - _RIGHT)
+        return canvas.x(across.place(row.wasted_bytes))
 
     def y(row: SavedRow) -> float:
-        return _HEIGHT - _BOTTOM - up.place(row.queue_p99_seconds or 0.0) * (_HEIGHT - _TOP - _BOTTOM)
+        return canvas.y(up.place(row.queue_p99_seconds or 0.0))
 
-    every = max(1, -(-len(rows) // _MOST_DOTS))
+    every = max(1, -(-len(rows) // min(_MOST_DOTS, 2 * canvas.width)))
     dots = [element("circle", cx=f"{x(row):.1f}", cy=f"{y(row):.1f}", r=3, class_="row") for row in rows[::every]]
     steps = "".join(
         f"M{x(row):.1f} {y(row):.1f}" if number == 0 else f"H{x(row):.1f}V{y(row):.1f}"
@@ -45,43 +53,25 @@ def scatter(rows: Sequence[SavedRow], front: Sequence[SavedRow]) -> Markup:
         )
         for number, row in enumerate(front, start=1)
     ]
-    drawing = element(
-        "svg",
-        *_axes(across, up),
-        *dots,
-        element("path", d=steps, class_="steps"),
-        *chosen,
-        viewBox=f"0 0 {_WIDTH} {_HEIGHT}",
-        class_="histogram scatter",
-        aria_hidden="true",
-    )
-    caption = both("sweep.scatter", rows=count(len(rows)))
-    return element("figure", element("div", drawing, class_="scroll"), element("figcaption", caption, class_="note"))
+    return [*_axes(canvas, across, up), *dots, element("path", d=steps, class_="steps"), *chosen]
 
 
-def _axes(across: Scale, up: Scale) -> list[Markup]:
-    floor, left = _HEIGHT - _BOTTOM, _LEFT
-    drawn = [element("path", d=f"M{left} {_TOP}V{floor}H{_WIDTH - _RIGHT}", class_="axis", fill="none")]
+def _axes(canvas: Canvas, across: Scale, up: Scale) -> list[Markup]:
+    floor, left = canvas.floor, canvas.left
+    drawn = [element("path", d=f"M{left} {canvas.top}V{floor}H{canvas.end}", class_="axis", fill="none")]
     for value in _marks_of_bytes(across):
-        place = _LEFT + across.place(value) * (_WIDTH - _LEFT - _RIGHT)
-        drawn.append(
-            element("text", short_amount(value), x=f"{place:.1f}", y=floor + 10, text_anchor="middle", class_="below")
-        )
+        place = f"{canvas.x(across.place(value)):.1f}"
+        drawn.append(element("text", short_amount(value), x=place, y=floor + 10, text_anchor="middle", class_="below"))
     for value in up.marks(10):
-        place = floor - up.place(value) * (floor - _TOP)
-        drawn.append(element("text", _seconds(value), x=left - 8, y=f"{place + 4:.1f}", text_anchor="end"))
-        drawn.append(element("path", d=f"M{left} {place:.1f}H{_WIDTH - _RIGHT}", class_="grid"))
+        place = f"{canvas.y(up.place(value)):.1f}"
+        drawn.append(element("text", _seconds(value), x=left - 8, y=f"{float(place) + 4:.1f}", text_anchor="end"))
+        drawn.append(element("path", d=f"M{left} {place}H{canvas.end}", class_="grid"))
     for key, place_x, place_y, anchor in (
-        ("sweep.wasted", _WIDTH - _RIGHT, _HEIGHT - 6, "end"),
+        ("sweep.wasted", canvas.end, canvas.height - 6, "end"),
         ("sweep.queue", 0, 20, "start"),
     ):
-        drawn.append(element("text", _both_svg(key), x=place_x, y=place_y, text_anchor=anchor, class_="name"))
+        drawn.append(element("text", both_in_svg(key), x=place_x, y=place_y, text_anchor=anchor, class_="name"))
     return drawn
-
-
-def _both_svg(key: str) -> Markup:
-    """Return a phrase in both languages as parts of an SVG text."""
-    return Markup(both(key).replace("<span", "<tspan").replace("</span", "</tspan"))
 
 
 def _marks_of_bytes(scale: Scale) -> list[float]:
