@@ -109,13 +109,23 @@ def _families(engine: Engine, tallies: Tallies, instant: Instant, labels: tuple[
 
 
 def _config(engine: Engine, labels: tuple[str, str]) -> Metric:
-    """Return the facts of the pool; as in vLLM, the number of blocks counts one that is never given out."""
+    """Return the facts of the pool; as in vLLM, the number of blocks counts one that is never given out.
+
+    How many requests of ``max_model_len`` fit at once tells `measure` whether all layers share one block table.
+    """
     from prometheus_client.core import GaugeMetricFamily
 
-    tables, options = engine.scheduler.tables, engine.options
+    tables, options, longest = engine.scheduler.tables, engine.options, engine.max_model_len
+    blocks = tables.blocks + 1
+    needed = sum(
+        group.most_blocks(longest, in_flight_tokens=options.max_num_batched_tokens, max_model_len=longest)
+        for group in engine.layout.groups.groups
+    )
     facts: dict[str, Any] = {
         "block_size": engine.pages.block_size,
-        "num_gpu_blocks": tables.blocks + 1,
+        "num_gpu_blocks": blocks,
+        "kv_cache_size_tokens": blocks * longest // needed,
+        "kv_cache_max_concurrency": blocks / needed,
         "num_gpu_blocks_override": None,
         "enable_prefix_caching": options.prefix_caching and options.reservation is Reservation.BLOCKS,
         "cache_dtype": "auto",
