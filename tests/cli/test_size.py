@@ -162,7 +162,7 @@ def test_an_engine_that_cannot_is_listed_with_the_reason():
         (("llama-3.1-8b", "--layers", "1x(kv=1,head=64)"), "give MODEL or `--layers`"),
         (("llama-3.1-8b", "--kv-memory", "1GiB", "--gpu", "H100-80GB"), "both name the memory"),
         (("llama-3.1-8b", "--weights", "1GiB"), "need `--gpu`"),
-        (("llama-3.1-8b", "--log", "x", "--engine", "sglang"), "logs of vLLM only"),
+        (("llama-3.1-8b", "--log", "x", "--engine", "mlx"), "start-up logs of `mlx` are not read"),
         (("llama-3.1-8b", "--kv-memory", "1GiB", "--set", "core"), "is not NAME=VALUE"),
         (("llama-3.1-8b", "--kv-memory", "1GiB", "--engine", "all", "--set", "core=v1"), "belong to one engine"),
         (("llama-3.1-8b", "--kv-memory", "1GiB", "--max-model-len", "many"), "is no number of tokens"),
@@ -356,3 +356,28 @@ def test_a_list_has_no_page(tmp_path):
 def test_the_page_and_the_output_are_two_files(tmp_path):
     with pytest.raises(UsageError, match="are the same file"):
         run("gpt-oss-20b", "--html", str(tmp_path / "a"), "-o", str(tmp_path / "a"))
+
+
+def test_the_log_of_another_engine_is_recognised_and_checked():
+    text = "KV Cache is allocated. dtype: torch.bfloat16, #tokens: 1669816, K size: 76.44 GB, V size: 76.44 GB\n"
+    found = record("--layers", "48x(kv=4,head=128)", "--log", "-", text=text)
+    (engine,) = found["engines"]
+    assert (engine["engine"], found["log"]["follows"], found["log"]["printed_tokens"]) == ("sglang", True, 1_669_816)
+    assert engine["memory"]["low_bytes"] == 1_669_817 * 98_304
+    assert engine["settings"]["max_model_len"] == 1_669_816
+    with pytest.raises(UsageError, match="the log is of sglang, not of vllm"):
+        run("qwen3-30b-a3b", "--engine", "vllm", "--log", "-", text=text)
+    with pytest.raises(UsageError, match="of one engine, not of all"):
+        run("qwen3-30b-a3b", "--engine", "all", "--log", "-", text=text)
+    with pytest.raises(UsageError, match="already names the memory"):
+        run("qwen3-30b-a3b", "--kv-memory", "20GiB", "--log", "-", text=text)
+    with pytest.raises(UsageError, match="start-up logs of `mlx` are not read"):
+        run("qwen3-30b-a3b", "--engine", "mlx", "--log", "-", text="x\n")
+    with pytest.raises(SourceError, match="the log of sglang holds no start"):
+        run("qwen3-30b-a3b", "--engine", "sglang", "--log", "-", text="x\n")
+
+
+def test_a_log_in_another_encoding_is_read(tmp_path):
+    path = tmp_path / "server.log"
+    path.write_text("Available KV cache memory: 17.21 GiB\nGPU KV cache size: 140,976 tokens\n", encoding="utf-16")
+    assert record("llama-3.1-8b", "--log", str(path))["log"]["blocks"] == 8811

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from kvledger.cli.looking import look_at_plans
+from kvledger.cli.sizing_log import GivenLog, read_given_log
+from kvledger.engines.log_pools import check_pools
 from kvledger.engines.plan import Deployment, GpuBudget, KvMemory
 from kvledger.engines.registry import ENGINES, find_engine, load_planner
 from kvledger.engines.size import Fit, SizeOutcome, SizeQuestion, answer_size
 from kvledger.engines.vllm.log_blocks import derive_start_up
 from kvledger.engines.vllm.logcheck import LogCheck, check_start_up, deployment_of, memory_of
-from kvledger.engines.vllm.startup import StartUp, read_start_up
-from kvledger.errors import Error, SourceError, UsageError
+from kvledger.errors import Error, UsageError
 from kvledger.model import ModelSpec
 from kvledger.model.by_hand import read_layers
 from kvledger.model.gpus import find_gpu
@@ -25,7 +24,6 @@ from kvledger.units import format_bytes, parse_bytes
 
 __all__ = ["ask_size"]
 
-_LONGEST_LINE = 100_000
 _USUAL_BLOCK_TOKENS = 16
 _LEAST_WEIGHTS_BYTES = 2**20
 _HALF_A_PRINTED_GIB = 2**30 // 200
@@ -37,9 +35,10 @@ def ask_size(options: Mapping[str, Any]) -> SizeReport:
     Raises:
         Error: Something cannot be read, planned or combined.
     """
-    model = _model(options)
-    engines = list(ENGINES) if options["engine"] == "all" else [find_engine(options["engine"]).name]
-    log = _log(options, engines)
+    log = read_given_log(options)
+    model = _model(options, log)
+    asked = options["engine"] or (log.engine if log is not None else "vllm")
+    engines = list(ENGINES) if asked == "all" else [find_engine(asked).name]
     if len(engines) > 1 and (options["settings"] or options["engine_version"]):
         raise UsageError(
             "`--set` and `--engine-version` belong to one engine, not to all", hint="name one with `--engine`"
@@ -70,7 +69,7 @@ def ask_size(options: Mapping[str, Any]) -> SizeReport:
     )
 
 
-def _model(options: Mapping[str, Any]) -> ModelSpec:
+def _model(options: Mapping[str, Any], log: GivenLog | None) -> ModelSpec:
     if (options["model"] is None) == (options["layers"] is None):
         raise UsageError(
             "give MODEL or `--layers`, one of them",
@@ -78,7 +77,8 @@ def _model(options: Mapping[str, Any]) -> ModelSpec:
         )
     if options["layers"] is None:
         return load_model(options["model"])
-    return read_layers(options["layers"], max_model_len=_length(options)[0])
+    longest = _length(options)[0] or (log.longest_tokens if log is not None else None)
+    return read_layers(options["layers"], max_model_len=longest)
 
 
 def _length(options: Mapping[str, Any]) -> tuple[int | None, bool]:
@@ -94,33 +94,6 @@ def _length(options: Mapping[str, Any]) -> tuple[int | None, bool]:
     return int(digits[:16]), False
 
 
-def _log(options: Mapping[str, Any], engines: list[str]) -> StartUp | None:
-    if options["log"] is None:
-        return None
-    if engines != ["vllm"]:
-        raise UsageError("`--log` reads start-up logs of vLLM only", hint="use `--engine vllm` or `--kv-memory`")
-    log = _read_log(options)
-    if log.available and (options["kv_memory"] or options["gpu"]):
-        raise UsageError("`--log` already names the memory", hint="leave `--kv-memory` and `--gpu` out")
-    return log
-
-
-def _read_log(options: Mapping[str, Any]) -> StartUp:
-    if options["log"] == "-":
-        return read_start_up(_lines(sys.stdin))
-    path = Path(options["log"])
-    try:
-        with path.open(encoding="utf-8", errors="replace") as stream:
-            return read_start_up(_lines(stream))
-    except (OSError, ValueError) as error:
-        raise SourceError(f"the log `{path.name[:80]}` cannot be read: {error}", hint="check the path") from error
-
-
-def _lines(stream: TextIO) -> Iterator[str]:
-    """Yield the lines of a log; a longer line comes in pieces."""
-    return iter(lambda: stream.readline(_LONGEST_LINE), "")
-
-
 def _try(name: str, model: ModelSpec, options: Mapping[str, Any]) -> EngineAnswer:
     try:
         outcome, _ = _plan(name, model, options, None)
@@ -130,14 +103,17 @@ def _try(name: str, model: ModelSpec, options: Mapping[str, Any]) -> EngineAnswe
 
 
 def _plan(
-    name: str, model: ModelSpec, options: Mapping[str, Any], log: StartUp | None
+    name: str, model: ModelSpec, options: Mapping[str, Any], given: GivenLog | None
 ) -> tuple[SizeOutcome, LogCheck | None]:
     planner = load_planner(name)
-    deployment = _on_gpu(_deployment(name, options, log), options["gpu"])
+    deployment = _on_gpu(_deployment(name, options, given), options["gpu"])
     check = None
+    log = given.start_up if given is not None else None
     if log is not None:
         deployment = deployment_of(log, deployment)
-    memory = None if log is not None and log.available else _memory(name, model, deployment, options)
+    memory = None if given is not None and given.names_memory else _memory(name, model, deployment, options)
+    if given is not None and given.facts is not None:
+        deployment, check, memory = check_pools(model, deployment, given.facts)
     if log is not None and memory is None and not log.available:
         check, memory = derive_start_up(model, deployment, log)
     elif log is not None and (memory is None or options["kv_memory"]):
@@ -173,14 +149,14 @@ def _on_gpu(deployment: Deployment, name: str | None) -> Deployment:
     return replace(deployment, options={**known, **deployment.options})
 
 
-def _deployment(name: str, options: Mapping[str, Any], log: StartUp | None) -> Deployment:
+def _deployment(name: str, options: Mapping[str, Any], log: GivenLog | None) -> Deployment:
     length, auto = _length(options)
     settings = dict(_setting(text) for text in options["settings"])
     if auto and name != "vllm":
         raise UsageError("only vLLM takes `--max-model-len auto`", hint="use `--fit max-model-len`")
     if auto:
         settings["auto_max_model_len"] = "true"
-    version = options["engine_version"] or _version_of(log) or ENGINES[name].latest
+    version = options["engine_version"] or (log.version if log is not None else None) or ENGINES[name].latest
     caching = options["prefix_caching"]
     return Deployment(
         engine=name,
@@ -200,10 +176,6 @@ def _deployment(name: str, options: Mapping[str, Any], log: StartUp | None) -> D
         speculative_tokens=options["speculative_tokens"],
         options=settings,
     )
-
-
-def _version_of(log: StartUp | None) -> str | None:
-    return None if log is None else log.version or log.newest_version
 
 
 def _setting(text: str) -> tuple[str, str]:
@@ -262,8 +234,9 @@ def _weights(model: ModelSpec, deployment: Deployment, options: Mapping[str, Any
     return round(model.parameters.count * bits / 8 / (deployment.tp * deployment.pp))
 
 
-def _notes(options: Mapping[str, Any], model: ModelSpec, log: StartUp | None = None) -> tuple[str, ...]:
+def _notes(options: Mapping[str, Any], model: ModelSpec, given: GivenLog | None = None) -> tuple[str, ...]:
     notes = list(model.notes)
+    log = given.start_up if given is not None else None
     if log is not None and log.version is None and not options["engine_version"]:
         rules = (
             f"{log.newest_version} were taken, the newest that words its lines so"

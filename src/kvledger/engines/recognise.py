@@ -85,7 +85,8 @@ _LOGS: dict[Engine, re.Pattern[str]] = {
     ),
     Engine.LLAMACPP: re.compile(
         r"llama_kv_cache|llama_memory_recurrent|llama_context: |llama_new_context_with_model|llama_model_loader"
-        r"|KV self size|llama_server: |\bslot\s+\w+: id|update_slots|Context size has been exceeded|n_ctx_slot = \d"
+        r"|(?:KV|kv) self size|llama_server: |\bslot\s+\w+: id|update_slots"
+        r"|Context size has been exceeded|n_ctx_slot = \d"
     ),
     Engine.OLLAMA: re.compile(
         r"\bollama\b|OLLAMA_[A-Z_]+|level=[A-Z]+ source=\w+\.go:\d+|msg=\"(?:kv cache|model weights)\" device="

@@ -20,8 +20,10 @@ _SIZE = re.compile(
     rf"(?:,?\s{{0,16}}(?P<first>[KR]) ?\((?P<ktype>\w{{1,16}})\):?\s{{0,8}}(?P<k>{_MIB})(?: MiB)?(?:,| \+)"
     rf"\s{{0,8}}[VS] ?\((?P<vtype>\w{{1,16}})\):?\s{{0,8}}(?P<v>{_MIB})(?: MiB)?)?"
 )
+_BARE = re.compile(rf"llama_kv_cache\w{{0,20}}:\s{{0,16}}size\s{{0,8}}=\s{{0,8}}(?P<size>{_MIB}) MiB(?! \(\s{{0,8}}\d)")
+"""The size line without its cells, as people shorten it."""
 _SELF = re.compile(
-    rf"(?:KV|kv) self size\s{{0,8}}=\s{{0,8}}(?P<size>{_MIB}) MiB"
+    rf"(?:KV|kv) self size\s{{0,8}}=\s{{0,8}}(?P<size>{_MIB}) Mi?B"
     rf"(?:, (?:K|c\^KV) \((?P<ktype>\w{{1,16}})\):\s{{0,8}}(?P<k>{_MIB}) MiB"
     rf"(?:, (?:V|kv\^T) \((?P<vtype>\w{{1,16}})\):\s{{0,8}}(?P<v>{_MIB}) MiB|, kv\^T: (?P<none>not used))?)?"
 )
@@ -34,7 +36,7 @@ _CELLS = re.compile(
     r"kv_size = (?P<cells>\d{1,12}),(?: offload = \d,)? type_k = '(?P<ktype>\w{1,16})', type_v = '(?P<vtype>\w{1,16})'"
 )
 _CREATING = re.compile(
-    r"creating\s{1,8}(?P<kind>non-SWA|SWA|indexer|main|base|raw) KV cache, size = (?P<cells>\d{1,12}) cells"
+    r"creating\s{1,8}(?P<kind>non-SWA|SWA|indexer|main|base|raw) KV cache, size\s{0,8}=\s{1,8}(?P<cells>\d{1,12}) cells"
 )
 _REUSE = re.compile(r"layer\s{1,4}(?P<layer>\d{1,6}): reuse layer\s{1,4}(?P<other>\d{1,6}), is_swa = (?P<swa>\d)")
 _NAMES = {"non-SWA": "full", "SWA": "swa", "indexer": "index", "main": "kv", "base": "kv", "raw": "kv"}
@@ -91,6 +93,11 @@ def _size(builder: LogBuilder, hit: Hit) -> None:
     builder.scratch["creating"], builder.scratch["buffers"] = None, []
 
 
+def _bare(builder: LogBuilder, hit: Hit) -> None:
+    builder.pool(hit, _next_name(builder, hit), size_bytes=hit.bytes("size", MIB))
+    builder.scratch["creating"], builder.scratch["buffers"] = None, []
+
+
 def _tokens(hit: Hit, streams: Quantity | None) -> Quantity | None:
     """Return the tokens of all streams: the line gives the cells of one."""
     cells = hit.integer("cells")
@@ -133,6 +140,7 @@ CACHE_RULES = (
     Rule("KV cache, size", _CREATING, _creating),
     Rule("buffer size", _BUFFER, _buffer),
     Rule(" MiB (", _SIZE, _size),
+    Rule("llama_kv_cache", _BARE, _bare),
     Rule(" self size", _SELF, _self_size),
 )
 """Rules for caches and the memory they take by device."""

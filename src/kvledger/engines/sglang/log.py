@@ -27,8 +27,8 @@ _GB = r"[\d.]{1,24}"
 _POOL = re.compile(
     rf"(?:(?P<label>(?:[\w.-]{{1,30}} ){{0,3}}))?(?P<virtual>Virtual|Physical )?KV [Cc]ache "
     rf"(?:is allocated|allocated|(?P<bound>VA upper bound)|limits by --mem-fraction-static)[.:]"
-    rf"(?: dtype: (?P<dtype>[\w.]{{1,40}}),)? #tokens: (?P<tokens>\d{{1,15}}), "
-    rf"(?:K size: (?P<k>{_GB}) GB, V size: (?P<v>{_GB}) GB|KV size: (?P<kv>{_GB}) GB)"
+    rf"(?: dtype: (?P<dtype>[\w.]{{1,40}}),)? #tokens: (?P<tokens>\d{{1,15}})"
+    rf"(?:, (?:K size: (?P<k>{_GB}) GB, V size: (?P<v>{_GB}) GB|KV size: (?P<kv>{_GB}) GB))?"
 )
 _STATE = re.compile(
     rf"Mamba Cache is allocated\.(?: max_mamba_cache_size: (?P<slots>\d{{1,12}}),)?"
@@ -115,7 +115,10 @@ def _pool(builder: LogBuilder, hit: Hit) -> None:
 
 
 def _pool_name(builder: LogBuilder, hit: Hit, tokens: int) -> str:
-    """Name a pool by its label, by the sizes announced for two pools, or as the draft model's when it is the second."""
+    """Name a pool by its label or by the sizes announced for two pools; a second one is the draft's or a window's.
+
+    A draft has as many tokens as the model; layers with a window have fewer than the others.
+    """
     label = (hit.text("label") or "").lower().replace("post-capture kv sizing", "")
     for word in ("draft", "swa", "full", "index"):
         if word in label.split():
@@ -130,9 +133,13 @@ def _pool_name(builder: LogBuilder, hit: Hit, tokens: int) -> str:
         if size == tokens and held is not None and held.size_bytes is None:
             return name
     held = builder.find_pool(hit)
-    if held is not None and held.size_bytes is not None and "Post-capture" not in hit.record.text:
+    if held is None or held.size_bytes is None or "Post-capture" in hit.record.text:
+        return "kv"
+    if held.tokens is None or held.tokens.value == tokens:
         return "draft"
-    return "kv"
+    first, second = ("swa", "full") if held.tokens.value < tokens else ("full", "swa")
+    builder.rename_pool(hit, "kv", first)
+    return second
 
 
 def _state(builder: LogBuilder, hit: Hit) -> None:
