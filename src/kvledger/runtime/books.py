@@ -20,7 +20,7 @@ from kvledger.ledger import Ledger, Memo
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Row", "find_tensors", "take_ledger", "take_paged_ledger"]
+__all__ = ["Row", "find_cache", "find_tensors", "take_ledger", "take_paged_ledger"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +29,15 @@ class Row:
 
     tokens: int
     ended: bool = False
+
+
+def find_cache(output: Any) -> Any:
+    """Return the cache that a forward of Transformers returned, whatever its kind; None: none.
+
+    It is called ``cache`` from 5.24 on, and ``past_key_values``, which goes with 5.40, before.
+    """
+    names = ("cache", "past_key_values")
+    return next((found for name in names if (found := getattr(output, name, None)) is not None), None)
 
 
 def find_tensors(cache: Any) -> list[torch.Tensor]:

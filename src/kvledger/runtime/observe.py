@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from time import perf_counter
 from types import TracebackType
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from kvledger.errors import ModelError
 from kvledger.ledger import Account, Ledger, LedgerIntegral
-from kvledger.runtime.books import Row, take_ledger
+from kvledger.runtime.books import Row, find_cache, find_tensors, take_ledger
 from kvledger.units import format_bytes
 
 __all__ = ["Observation", "Observer", "observe"]
@@ -87,8 +89,9 @@ def observe(model: Any) -> Observer:
     """Watch what the cache of a Transformers model holds while somebody's own loop calls it; nothing is changed.
 
     Works with `generate()`, static and dynamic caches, ragged batches padded on the left, and hand-written loops that
-    pass `attention_mask` or `position_ids`. A row counts as ended once an end-of-sequence token of the model's
-    `generation_config` is fed to it; an end that the loop decides in another way is not seen.
+    pass `attention_mask` or `position_ids`, several loops at once included: each observation is of the cache of its
+    forward. A row counts as ended once an end-of-sequence token of the model's `generation_config` is fed to it, until
+    it is fed different tokens again; an end that the loop decides in another way is not seen.
 
     Example::
 
@@ -109,43 +112,70 @@ def observe(model: Any) -> Observer:
     return observer
 
 
+@dataclass(slots=True)
+class _Loop:
+    """What is remembered of a cache between its forwards: which rows have ended, and what they are fed since."""
+
+    since: float
+    ended: list[bool]
+    fillers: list[int | None]
+
+    def feed(self, fed: list[int], end_ids: frozenset[int]) -> None:
+        """Take in the next token of every row (mutates).
+
+        A row that has ended is fed the same token from then on; one that is fed another goes on: its loop does not end
+        at the tokens that the model's own configuration names.
+        """
+        for row, token in enumerate(fed):
+            if not self.ended[row]:
+                self.ended[row], self.fillers[row] = token in end_ids, None
+            elif self.fillers[row] is None:
+                self.fillers[row] = token
+            elif token != self.fillers[row]:
+                self.ended[row] = False
+
+
 class _Watcher:
-    """The two hooks around a forward, and which rows of the batch have ended."""
+    """The two hooks around a forward, and the loops that it serves: one for each cache, in any thread."""
 
     def __init__(self, observer: Observer, end_ids: frozenset[int]) -> None:
         self._observer = observer
         self._end_ids = end_ids
-        self._cache: Any = None
-        self._ended: list[bool] = []
-        self._since = 0.0
-        self._begun = 0.0
+        self._loops: WeakKeyDictionary[Any, _Loop] = WeakKeyDictionary()
+        self._here = threading.local()
+        self._gate = threading.Lock()
 
     def begin(self, _module: Any, _args: Any, _kwargs: dict[str, Any]) -> None:
-        self._begun = perf_counter()
+        self._here.begun = perf_counter()
 
     def end(self, _module: Any, args: Any, kwargs: dict[str, Any], output: Any) -> None:
-        cache = getattr(output, "past_key_values", None)
-        if cache is None or not hasattr(cache, "layers"):
-            self._miss("which returned no cache of Transformers' own classes")
-            return
-        try:
-            rows = self._read_rows(cache, args, kwargs)
-            ledger = take_ledger(cache, rows)
-        except ModelError as error:
-            self._miss(error.message)
-            return
+        cache = _find_cache(output, kwargs)
+        with self._gate:
+            if cache is None:
+                self._miss(_excuse(output))
+                return
+            try:
+                self._see(cache, args, kwargs)
+            except ModelError as error:
+                self._miss(error.message)
+            except Exception as error:  # of a kind nobody foresaw: the loop that is watched must go on
+                self._miss(f"whose `{type(cache).__name__}` could not be read: {type(error).__name__}: {error}"[:200])
+
+    def _see(self, cache: Any, args: Any, kwargs: dict[str, Any]) -> None:
+        find_tensors(cache)  # a layer of another kind is said before its length is asked for
+        rows, loop = self._read_rows(cache, args, kwargs)
+        ledger = take_ledger(cache, rows)
         now = perf_counter()
+        running = sum(not row.ended for row in rows)
         self._observer.observations.append(
-            Observation(
-                ledger=ledger, rows=len(rows), running=sum(not row.ended for row in rows), seconds=now - self._since
-            )
+            Observation(ledger=ledger, rows=len(rows), running=running, seconds=now - loop.since)
         )
-        self._since = now
+        loop.since = now
 
     def _miss(self, reason: str) -> None:
         self._observer.unseen[reason] = self._observer.unseen.get(reason, 0) + 1
 
-    def _read_rows(self, cache: Any, args: Any, kwargs: dict[str, Any]) -> list[Row]:
+    def _read_rows(self, cache: Any, args: Any, kwargs: dict[str, Any]) -> tuple[list[Row], _Loop]:
         tokens = kwargs.get("input_ids", args[0] if args else None)
         if tokens is None:
             tokens = kwargs.get("inputs_embeds")
@@ -153,13 +183,30 @@ class _Watcher:
             raise ModelError("which were given neither tokens nor embeddings")
         count, fed = int(tokens.shape[0]), int(tokens.shape[1])
         length = int(cache.get_seq_length())
-        if cache is not self._cache or len(self._ended) != count or length <= fed:
-            self._cache, self._ended, self._since = cache, [False] * count, self._begun
-        elif fed == 1 and tokens.dim() == 2:
-            latest = tokens[:, 0].tolist()
-            self._ended = [was or token in self._end_ids for was, token in zip(self._ended, latest, strict=True)]
+        loop = self._loops.get(cache)
+        if loop is None or len(loop.ended) != count or length <= fed:
+            begun = getattr(self._here, "begun", perf_counter())
+            loop = self._loops[cache] = _Loop(begun, [False] * count, [None] * count)
+        elif fed > 1:  # a prompt in chunks, or the next turn of a chat: what had ended goes on
+            loop.ended = [False] * count
+        elif tokens.dim() == 2:
+            loop.feed(tokens[:, 0].tolist(), self._end_ids)
         lengths = _own_lengths(kwargs, count, length)
-        return [Row(tokens=n, ended=ended) for n, ended in zip(lengths, self._ended, strict=True)]
+        return [Row(tokens=n, ended=ended) for n, ended in zip(lengths, loop.ended, strict=True)], loop
+
+
+def _find_cache(output: Any, kwargs: dict[str, Any]) -> Any:
+    """Return the cache of a forward: what it returned as such, or among a tuple, or was given; None: none is known."""
+    found = [find_cache(output), *(output if isinstance(output, tuple) else ())]
+    found += [kwargs.get("cache"), kwargs.get("past_key_values")]
+    return next((one for one in found if hasattr(one, "layers") and hasattr(one, "get_seq_length")), None)
+
+
+def _excuse(output: Any) -> str:
+    cache = find_cache(output)
+    if cache is None:
+        return "which returned no cache of Transformers' own classes"
+    return f"whose cache is a `{type(cache).__name__}`, which is not observed"
 
 
 def _own_lengths(kwargs: dict[str, Any], count: int, length: int) -> list[int]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from kvledger.errors import CapacityError, Error, ModelError
 from kvledger.ledger import Ledger
-from kvledger.runtime.books import Row, take_ledger, take_paged_ledger
+from kvledger.runtime.books import Row, find_cache, take_ledger, take_paged_ledger
 from kvledger.runtime.proof.side import Progress, Recorder, Side, Task, Way
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ class _Batches:
         seconds, k = perf_counter() - self._begun, self._forward
         rows = [Row(tokens=len(t.prompt) + k, ended=k >= t.output_tokens) for t in self._batch]
         running = sum(not row.ended for row in rows)
-        held = take_ledger(output.past_key_values, rows)
+        held = take_ledger(find_cache(output), rows)
         ledger = within(held, self._memory_bytes)
         self.recorder.add(ledger, running=running, waiting=self._waiting, refused=True, seconds=seconds)
         prefill = sum(len(task.prompt) for task in self._batch) if k == 0 else 0
