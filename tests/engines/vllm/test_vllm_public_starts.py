@@ -172,3 +172,58 @@ def test_one_rank_alone_is_not_explained_by_another():
     found, _ = check("qwen3.5-27b", printed("22.72", 586_374, 262_144, 2.24), kv_dtype="fp8", version="0.27.0")
     assert "a token costs more than this model's layers say" in found.explanation
     assert "another rank" not in found.explanation
+
+
+def test_a_dry_run_of_graphs_forces_no_blocks():
+    """From 0.17 on a pool of a few blocks is made and dropped before the memory is known."""
+    dry = "Overriding num_gpu_blocks=0 with num_gpu_blocks_override=512\n"
+    found, deployment = check("qwen3-1.7b", dry + printed("26.87", 251_584, 8192, 30.71))
+    assert (found.follows, found.blocks) == (True, 15_724)
+    assert "num_gpu_blocks_override" not in deployment.options
+    forced = printed("26.87", 251_584, 8192, 30.71) + dry
+    assert check("qwen3-1.7b", forced)[1].options["num_gpu_blocks_override"] == "512"
+
+
+@pytest.mark.parametrize(
+    ("model", "line", "figures", "asked", "blocks"),
+    [
+        (
+            "llama-3.1-8b",
+            "Current kv cache memory in use is 59212694937 bytes.\n",
+            printed("55.15", 451_744, 4096, 110.29),
+            {},
+            28_234,
+        ),
+        (
+            "qwen2.5-0.5b",
+            "",
+            "Available memory: 40178937036, total memory: 49602220032\nGPU KV cache size: 3,269,760 tokens\n",
+            {"block_tokens": 128},
+            25_545,
+        ),
+    ],
+)
+def test_whole_bytes_are_read_as_they_are(model, line, figures, asked, blocks):
+    log = read_start_up(figures + line)
+    low, high = log.available[0]
+    assert low == high
+    found, _ = check(model, figures + line, **asked)
+    assert (found.follows, found.blocks) == (True, blocks)
+
+
+def test_a_batch_is_tried_together_with_other_settings_where_windows_are_charged_for_it():
+    found, _ = check("gemma-4-26b-a4b", printed("8.29", 72_400, 98_304, 6.73))
+    assert found.explanation == (
+        "the printed figures follow if the KV dtype is fp8 and max_num_batched_tokens is 2048 and the version is 0.11 "
+        "to 0.13, 0.14 to 0.16 or 0.17 to 0.20.0"
+    )
+
+
+def test_a_widened_block_is_a_figure_as_well():
+    """Two ranks halve the states as they do the heads: 784 tokens, with any number of bytes."""
+    text = "Setting attention block size to {} tokens to ensure that attention page size is >= mamba page size.\n"
+    figures = printed("12.93", 415_125, 262_144, 1.58)
+    asked = {"version": "0.28.0", "tp": 2, "max_num_batched_tokens": 1024, "prefix_caching": True}
+    assert check("qwen3.5-27b", text.format(784) + figures, **asked)[0].follows
+    wrong, _ = check("qwen3.5-27b", text.format(1088) + figures, **asked)
+    assert "the log widens the block to 1,088 tokens, this model's states need 784" in wrong.explanation

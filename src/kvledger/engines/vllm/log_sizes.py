@@ -32,7 +32,9 @@ _AVAILABLE = re.compile(
     rf"|(?:Explicitly|Auto) set \((?P<cpu>{_GIB})/(?P<cpu_total>{_GIB})\) GiB for KV cache"
     rf"|VLLM_CPU_KVCACHE_SPACE not set\. Using (?P<default>{_GIB}) GiB for KV cache)"
 )
-_IN_USE = re.compile(rf"[Cc]urrent kv cache memory in use is (?P<size>{_GIB}) GiB")
+_IN_USE = re.compile(rf"[Cc]urrent kv cache memory in use is (?:(?P<size>{_GIB}) GiB|(?P<bytes>\d{{1,18}}) bytes)")
+_ASCEND = re.compile(r"Available memory: (?P<available>\d{1,18}), total memory: (?P<total>\d{1,18})")
+"""Of vLLM's plugin for NPUs up to 0.11: whole bytes."""
 _OVERRIDE = re.compile(
     r"Overriding num_gpu_blocks=(?P<profiled>\d{1,12}) with num_gpu_blocks_override=(?P<forced>\d{1,12})"
 )
@@ -69,6 +71,15 @@ def _available(builder: LogBuilder, hit: Hit) -> None:
     builder.scratch.pop("forced", None)
     builder.pool(hit, size_bytes=size)
     builder.memory(hit, total=hit.bytes("cpu_total", GIB, decimals=2))
+
+
+def _in_use(builder: LogBuilder, hit: Hit) -> None:
+    builder.pool(hit, size_bytes=hit.whole("bytes") or hit.bytes("size", GIB, decimals=2))
+
+
+def _ascend(builder: LogBuilder, hit: Hit) -> None:
+    builder.pool(hit, size_bytes=hit.whole("available"))
+    builder.memory(hit, total=hit.whole("total"))
 
 
 def _size(builder: LogBuilder, hit: Hit) -> None:
@@ -113,6 +124,9 @@ def _blocks(builder: LogBuilder, hit: Hit) -> None:
 
 
 def _override(builder: LogBuilder, hit: Hit) -> None:
+    held = builder.find_pool(hit)
+    if not hit.integer("profiled") and (held is None or held.size_bytes is None):
+        return  # a dry run of CUDA graphs, before there is memory
     builder.notice(hit, NoticeKind.BLOCKS_FORCED, needed=hit.whole("profiled"), count=hit.integer("forced"))
     if hit.integer("profiled"):
         builder.scratch["forced"] = hit.whole("forced")
@@ -165,7 +179,8 @@ SIZE_RULES = (
     Rule("Maximum concurrency", _CONCURRENCY, _concurrency),
     Rule(" blocks: ", _BLOCKS, _blocks),
     Rule("after num_gpu_blocks is", _COUNT, lambda b, h: b.pool(h, blocks=h.whole("blocks"))),
-    Rule("kv cache memory in use", _IN_USE, lambda b, h: b.pool(h, size_bytes=h.bytes("size", GIB, decimals=2))),
+    Rule("kv cache memory in use", _IN_USE, _in_use),
+    Rule("Available memory: ", _ASCEND, _ascend),
     Rule("gpu_memory_utilization", _V0_TOTAL, _v0_total),
     Rule("reserved for KV Cache is", _V0_BREAKDOWN, _v0_breakdown),
     Rule("Memory profiling results", _V0_RESULTS, _v0_results),

@@ -8,7 +8,7 @@ from itertools import combinations, product
 
 from kvledger.engines.plan import Deployment
 from kvledger.errors import Error
-from kvledger.model import ModelSpec
+from kvledger.model import AttentionCache, ModelSpec
 
 __all__ = ["name_setting"]
 
@@ -56,9 +56,12 @@ def name_setting(
 def _variants(model: ModelSpec, deployment: Deployment, *, is_version_told: bool) -> Iterator[tuple[str, Deployment]]:
     """Yield deployments that differ in one setting, then in two and three; the release changes fastest."""
     dtypes, caching, drafts = _dtypes(deployment), _caching(deployment), _drafts(model, deployment)
-    for words, change in (*dtypes, *_batches(deployment), *caching, *drafts, *_rest(deployment), *_RELEASED):
+    batches = _batches(deployment)
+    for words, change in (*dtypes, *batches, *caching, *drafts, *_rest(deployment), *_RELEASED):
         yield words, change(deployment)
-    axes = [axis for axis in (dtypes, caching, drafts) if axis] + ([] if is_version_told else [list(_RELEASED)])
+    has_windows = any(isinstance(layer.cache, AttentionCache) and layer.cache.cap_tokens for layer in model.layers)
+    usual = (dtypes, batches if has_windows else caching, drafts)
+    axes = [axis for axis in usual if axis] + ([] if is_version_told else [list(_RELEASED)])
     for count in range(2, _MOST_TOGETHER + 1):
         for chosen in combinations(axes, count):
             for changes in product(*chosen):

@@ -214,6 +214,7 @@ def agrees(plan: Plan, log: StartUp) -> bool:
     blocks = printed_blocks(log)
     tokens = log.tokens is None or plan.printed_tokens == log.tokens
     tokens = tokens and (blocks is None or plan.pools[0].units == blocks)
+    tokens = tokens and log.block_tokens in (None, plan.deployment.block_tokens)
     if log.concurrency is None or plan.printed_concurrency is None:
         return tokens
     low, high = log.concurrency_ends
@@ -231,6 +232,12 @@ def _explain(model: ModelSpec, deployment: Deployment, log: StartUp, predicted: 
         return f"the printed bytes would give {low:,} to {high:,} tokens, but {blocks:,} blocks were printed"
     if printed is None:
         return "the printed concurrency does not follow from the model, the flags and the printed bytes"
+    mine = _plan(model, deployment, _ends(log)[0]).deployment.block_tokens
+    if log.block_tokens not in (None, mine):
+        return (
+            f"the log widens the block to {log.block_tokens:,} tokens, this model's states need {mine:,} by these "
+            "settings: check the model, the KV dtype, the tensor parallelism and the tokens that a draft proposes"
+        )
     gives = f"the printed bytes would give {low:,} to {high:,} tokens, but {printed:,} were printed"
     advice = "check the model, the KV dtype and the tensor parallelism"
     if low <= printed <= high:

@@ -49,6 +49,8 @@ class StartUp:
     max_num_batched_tokens: int | None = None
     speculative_tokens: int | None = None
     speculative_method: str | None = None
+    block_tokens: int | None = None
+    """The block that was widened to hold a state."""
     hybrid_off: bool = False
     device: str = "cuda"
 
@@ -96,6 +98,7 @@ def read_start_up(lines: str | Iterable[str]) -> StartUp:
 def _take(facts: StartupFacts) -> StartUp:
     error = _find(facts, NoticeKind.TOO_LONG)
     forced = _find(facts, NoticeKind.BLOCKS_FORCED)
+    widened = _find(facts, NoticeKind.BLOCK_WIDENED)
     tokens = _integer(facts.find_smallest("tokens"))
     concurrency = facts.find_smallest("concurrency")
     v0_error = error is not None and error.needed is None
@@ -125,6 +128,7 @@ def _take(facts: StartupFacts) -> StartUp:
         max_num_batched_tokens=_integer(facts.batch_tokens),
         speculative_tokens=_tokens_of(facts.options.get("speculative_tokens", "")),
         speculative_method=facts.options.get("speculative_method"),
+        block_tokens=widened.count if widened is not None else None,
         hybrid_off=_find(facts, NoticeKind.HYBRID_DISABLED) is not None,
         device="cpu" if facts.device and facts.device.value.lower() == "cpu" else "cuda",
     )
