@@ -18,7 +18,7 @@ from kvledger.runtime.sequence import RequestId, Sequence
 torch = pytest.importorskip("torch")
 torch.set_num_threads(1)
 
-SIZE, LONGEST = 16, 96
+SIZE = 16
 WAYS = (Attention.COMPILED, Attention.GATHER)
 
 
@@ -43,23 +43,24 @@ def attend_at_length(query, keys, values, manner):
     return out
 
 
-def run(way, manner, *, heads=4, kv_heads=2, block_size=4, dtype=torch.float32, budget=30):
+def run(way, manner, *, heads=4, kv_heads=2, block_size=4, dtype=torch.float32, budget=30, prompts=(37, 1, 20)):
     """Serve three sequences of random queries, keys and values; return the largest difference from what is due."""
+    longest = max(prompts) + 59
     name = str(dtype).removeprefix("torch.")
     shape = Shape(kv_heads=kv_heads, head_size=SIZE, dtype=name, dtype_bytes=dtype.itemsize)
     layer = Layer(index=0, shape=shape, query_heads=heads, window_tokens=manner.window_tokens)
     layout = arrange_layers([layer], block_size=block_size)
     options = Options(max_num_batched_tokens=budget, prefix_caching=False)
     pages = Pages(layout, blocks=200, device="cpu")
-    scheduler = Scheduler(layout.groups, options, blocks=200, max_model_len=LONGEST, store=pages)
+    scheduler = Scheduler(layout.groups, options, blocks=200, max_model_len=longest, store=pages)
     backend = choose_backend(way, layout, pages, scheduler.tables)
     random = torch.Generator().manual_seed(3)
     known = {}
-    for number, prompt in enumerate((37, 1, 20)):
-        tensors = [torch.randn(LONGEST, count, SIZE, generator=random) for count in (heads, kv_heads, kv_heads)]
+    for number, prompt in enumerate(prompts):
+        tensors = [torch.randn(longest, count, SIZE, generator=random) for count in (heads, kv_heads, kv_heads)]
         known[number] = [tensor.to(dtype) for tensor in tensors]
         scheduler.add(
-            Sequence(request=RequestId(number), tokens=[0] * prompt, prompt_tokens=prompt, most_tokens=LONGEST)
+            Sequence(request=RequestId(number), tokens=[0] * prompt, prompt_tokens=prompt, most_tokens=longest)
         )
     worst, seen = 0.0, set()
     for _ in range(12):
@@ -87,7 +88,7 @@ def run(way, manner, *, heads=4, kv_heads=2, block_size=4, dtype=torch.float32, 
             if sequence.computed == len(sequence.tokens):
                 sequence.tokens.append(0)
     backend.close()
-    assert len(seen) > 37 + 1 + 20
+    assert len(seen) > sum(prompts)
     return worst
 
 
@@ -130,8 +131,17 @@ def test_scores_far_apart_do_not_overflow():
     assert run(Attention.COMPILED, Manner(scale=40.0)) < 1e-4
 
 
+@pytest.mark.parametrize("budget", [100, 1000])
+def test_prompts_longer_than_a_panel_are_put_together(budget):
+    longer = {"prompts": (600, 129, 5), "budget": budget}
+    assert run(Attention.COMPILED, Manner(scale=0.5), **longer) < 1e-5
+    assert run(Attention.COMPILED, Manner(scale=0.5, window_tokens=140), **longer) < 1e-5
+    sinks = torch.tensor([0.0, 3.0, -2.0, 9.0])
+    assert run(Attention.COMPILED, Manner(scale=0.5, softcap=3.0, sinks=sinks), **longer) < 1e-5
+
+
 def test_items_are_shared_out_among_threads(monkeypatch):
-    monkeypatch.setattr("kvledger.runtime.compiled._ITEMS_WORTH_A_THREAD", 0)
+    monkeypatch.setattr("kvledger.runtime.team._WORTH_SHARING", 0)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
     assert run(Attention.COMPILED, Manner(scale=0.25)) < 1e-5
 

@@ -13,7 +13,8 @@ pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from kvledger.runtime import linear as linear_module
-from kvledger.runtime.linear import choose_linear
+from kvledger.runtime.linear import choose_products
+from kvledger.runtime.ways import choose_ways
 
 from .small_models import draw_prompts, find_difference, generate_plainly, small_model, torch
 
@@ -40,7 +41,7 @@ def test_every_product_goes_through_it_and_only_in_the_engine(linear):
     layer = model.model.layers[0].self_attn.q_proj
     with torch.inference_mode():
         plain = layer(x)
-        with choose_linear(linear, model), torch.profiler.profile() as profile:
+        with choose_ways(linear, model), torch.profiler.profile() as profile:
             other = layer(x)
         with torch.profiler.profile() as after:
             layer(x)
@@ -65,7 +66,7 @@ def test_every_product_goes_through_it_and_only_in_the_engine(linear):
 def test_a_weight_that_changes_is_packed_anew(change):
     model = copy.deepcopy(small_model("phi"))
     layer, x = model.model.layers[0].self_attn.q_proj, torch.randn(1, 5, 32)
-    context = choose_linear(Linear.PACKED, model)
+    context = choose_ways(Linear.PACKED, model)
     with torch.no_grad():
         with context:
             before = layer(x)
@@ -83,7 +84,7 @@ def test_gate_and_content_are_multiplied_on_the_way(family):
     layer = model.model.layers[0].mlp
     with torch.inference_mode():
         plain = layer(x)
-        with choose_linear(Linear.PACKED, model), torch.profiler.profile() as profile:
+        with choose_ways(Linear.PACKED, model), torch.profiler.profile() as profile:
             other = layer(x)
     assert torch.allclose(plain, other, atol=1e-4 * plain.abs().max())
     assert not any(event.key in ("aten::silu", "aten::gelu", "aten::mul") for event in profile.key_averages())
@@ -92,7 +93,7 @@ def test_gate_and_content_are_multiplied_on_the_way(family):
 @needs_onednn
 def test_a_part_that_somebody_watches_is_not_gone_around():
     model, x, seen = copy.deepcopy(small_model("llama")), torch.randn(1, 5, 32), []
-    context = choose_linear(Linear.PACKED, model)
+    context = choose_ways(Linear.PACKED, model)
     layer = model.model.layers[0].mlp
     layer.up_proj.register_forward_hook(lambda *_: seen.append(1))
     with context, torch.inference_mode():
@@ -110,7 +111,7 @@ def test_parts_that_are_used_otherwise_than_their_names_say_are_left_alone():
     layer.__class__ = kind
     with torch.inference_mode():
         plain = layer(x)
-        with choose_linear(Linear.PACKED, model):
+        with choose_ways(Linear.PACKED, model):
             assert torch.allclose(layer(x), plain, atol=1e-4 * plain.abs().max())
 
 
@@ -118,7 +119,7 @@ def test_parts_that_are_used_otherwise_than_their_names_say_are_left_alone():
 def test_a_layer_that_was_given_another_way_keeps_it():
     model, x = copy.deepcopy(small_model("phi")), torch.randn(1, 5, 32)
     layer = model.model.layers[0].self_attn.q_proj
-    context = choose_linear(Linear.PACKED, model)
+    context = choose_ways(Linear.PACKED, model)
     layer.forward = lambda x: "mine"
     with context:
         assert layer(x) == "mine"
@@ -128,8 +129,8 @@ def test_a_layer_that_was_given_another_way_keeps_it():
 @needs_onednn
 def test_engines_of_one_model_share_a_copy_which_goes_with_the_last():
     model = copy.deepcopy(small_model("phi"))
-    first, second = choose_linear(Linear.PACKED, model), choose_linear(Linear.PACKED, model)
-    copies = [weakref.ref(_weights_of(context)) for context in (first, second)]
+    first, second = choose_products(Linear.PACKED, model), choose_products(Linear.PACKED, model)
+    copies = [weakref.ref(products) for products in (first, second)]
     assert copies[0]() is copies[1]()
     del first
     assert copies[0]() is not None
@@ -142,9 +143,9 @@ def test_what_takes_much_of_the_memory_is_not_copied_without_being_asked_for(mon
     model = copy.deepcopy(small_model("phi"))
     monkeypatch.setattr(linear_module, "_is_by_amd", lambda: True)
     monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: True)
-    assert _weights_of(choose_linear(Linear.AUTO, model)).packed
+    assert choose_products(Linear.AUTO, model).packed
     monkeypatch.setattr(linear_module, "_memory_bytes", lambda: 1 << 15)
-    assert not _weights_of(choose_linear(Linear.AUTO, model)).packed
+    assert not choose_products(Linear.AUTO, model).packed
 
 
 @pytest.mark.parametrize("linear", [Linear.ONEDNN, Linear.PACKED])
@@ -158,7 +159,3 @@ def test_it_is_refused_where_it_cannot_serve(linear):
 
 def _asked_onednn(profile):
     return any("mkldnn::_linear_pointwise" in event.key for event in profile.key_averages())
-
-
-def _weights_of(context):
-    return context._weights

@@ -1,136 +1,172 @@
 """Decoding on a CPU: one query row a sequence against its blocks, read in place (compiled).
 
-Work is cut into items, one key-value head of one sequence, whose query heads share what is read. Scores of a whole
-sequence fit the cache, so softmax is taken in two passes: all scores, then all values. Sums are kept in float32.
+Scores of a whole sequence fit the cache, so softmax is taken in two passes: all scores, then all values. Tokens are
+fetched ahead of being read, since blocks lie anywhere. Sums are kept in float32. Arrays are flat and
+their indices unsigned, which Numba needs to see in order to make vector code of them.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import numba
 import numpy as np
 
-Array = Any  # a numpy array; numba knows its type
+from kvledger.runtime._jobs import ITEM, THREAD, array_at, as_job, compiled, inlined, prefetch, take
+from kvledger.runtime._numbers import exp, plain, widened
 
-# Sums may be reordered, as vector instructions need; nothing here is infinite or no number but the model's own NaN.
-_OPTIONS = {"cache": True, "nogil": True, "error_model": "numpy", "fastmath": {"reassoc", "contract", "nsz", "arcp"}}
+U = np.uint64
 
-Kernel = TypeVar("Kernel", bound=Callable[..., Any])
-
-_LOG2E = np.float32(1.4426950408889634)
-_LN2_HIGH, _LN2_LOW = np.float32(0.693359375), np.float32(-2.12194440e-4)
-_SMALLEST = np.float32(-87.0)
-_HALF, _ONE = np.float32(0.5), np.float32(1.0)
-_P0, _P1, _P2 = np.float32(1.9875691500e-4), np.float32(1.3981999507e-3), np.float32(8.3334519073e-3)
-_P3, _P4, _P5 = np.float32(4.1665795894e-2), np.float32(1.6666665459e-1), np.float32(5.0000001201e-1)
+_LINE_BYTES = 64
+"""Of a cache line, which is what is fetched ahead."""
+_AHEAD = 16
+"""Tokens that lie between one that is fetched and the one that is read."""
+_TOGETHER = 4
+"""Values that are added in one go: sums go to memory and back once for all of them."""
 
 
-def _compiled(function: Kernel) -> Kernel:
-    kernel: Kernel = numba.njit(**_OPTIONS)(function)
-    return kernel
+def count_scratch(heads: int, longest: int) -> int:
+    """Return the float32 of scratch a thread needs for sequences of up to ``longest`` tokens."""
+    return (heads + 2) * longest
 
 
-def _inlined(function: Kernel) -> Kernel:
-    kernel: Kernel = numba.njit(inline="always", **_OPTIONS)(function)
-    return kernel
+@compiled
+def _weigh(scores, begin, count, softcap, has_sink, sink):
+    """Turn the scores of one head into weights, in place: bent, then the softmax beside its sink."""
+    first, end = U(begin), U(begin + count)
+    if softcap > 0:
+        for i in range(first, end):
+            scores[i] = softcap * np.float32(math.tanh(scores[i] / softcap))
+    most = scores[first]
+    for i in range(first, end):
+        most = max(most, scores[i])
+    total = np.float32(0.0)
+    if has_sink:
+        most = max(most, sink)
+        total = exp(sink - most)
+    for i in range(first, end):
+        weight = exp(scores[i] - most)
+        scores[i] = weight
+        total += weight
+    share = np.float32(1.0) / total
+    for i in range(first, end):
+        scores[i] *= share
 
 
-@_inlined
-def _exp(x):
-    """Return e**x for x <= 0 within 2 units in the last place (the polynomial of Cephes' expf), in vector code."""
-    x = max(x, _SMALLEST)
-    n = np.float32(math.floor(x * _LOG2E + _HALF))
-    r = x - n * _LN2_HIGH
-    r = r - n * _LN2_LOW
-    p = ((((_P0 * r + _P1) * r + _P2) * r + _P3) * r + _P4) * r + _P5
-    return (p * r * r + r + _ONE) * np.int32((np.int32(n) + np.int32(127)) << np.int32(23)).view(np.float32)
+@compiled
+def _find_places(table, begin, end, block, places):
+    """Find where the tokens of a row lie."""
+    for at in range(begin, end):
+        places[at - begin] = U(table[at // block]) * U(block) + U(at % block)
 
 
-@_inlined
-def _plain(x):
-    """Return a float32 as it is stored."""
-    return x
+def _make_passes(load: Any) -> tuple[Any, Any]:
+    """Return the two passes over the tokens of a row, for one way of storing numbers."""
+
+    @inlined
+    def fetch_ahead(stored, begin, count):
+        for i in range(begin, begin + count, U(_LINE_BYTES // stored.itemsize)):
+            prefetch(stored, i)
+
+    @compiled
+    def score(query, keys, places, tokens, longest, heads, scale, scores):
+        """Multiply the queries of some heads by the keys of the tokens."""
+        kv_heads, shared, size, first, last = heads
+        token, own, wide = U(kv_heads * size), U(first * size), U((last - first) * size)
+        for i in range(tokens):
+            if i + _AHEAD < tokens:
+                fetch_ahead(keys, places[i + _AHEAD] * token + own, wide)
+            for head in range(first, last):
+                key = places[i] * token + U(head * size)
+                for h in range(head * shared, head * shared + shared):
+                    asked = U(h * size)
+                    total = np.float32(0.0)
+                    for d in range(U(size)):
+                        total += query[asked + d] * load(keys[key + d])
+                    scores[U(h * longest + i)] = total * scale
+
+    @compiled
+    def gather(scores, values, places, tokens, longest, heads, out):
+        """Add the values of the tokens by their weights."""
+        kv_heads, shared, size, first, last = heads
+        token, own, wide = U(kv_heads * size), U(first * size), U((last - first) * size)
+        i = 0
+        while i < tokens:
+            several = i + _TOGETHER <= tokens
+            step = _TOGETHER if several else 1
+            for j in range(i + _AHEAD, min(tokens, i + _AHEAD + step)):
+                fetch_ahead(values, places[j] * token + own, wide)
+            for head in range(first, last):
+                of = U(head * size)
+                v0 = places[i] * token + of
+                v1, v2, v3 = v0, v0, v0
+                if several:
+                    v1, v2, v3 = places[i + 1] * token + of, places[i + 2] * token + of, places[i + 3] * token + of
+                for h in range(head * shared, head * shared + shared):
+                    w, to = U(h * longest + i), U(h * size)
+                    if several:
+                        w0, w1, w2, w3 = scores[w], scores[w + U(1)], scores[w + U(2)], scores[w + U(3)]
+                        for d in range(U(size)):
+                            out[to + d] += (w0 * load(values[v0 + d]) + w1 * load(values[v1 + d])) + (
+                                w2 * load(values[v2 + d]) + w3 * load(values[v3 + d])
+                            )
+                    else:
+                        w0 = scores[w]
+                        for d in range(U(size)):
+                            out[to + d] += w0 * load(values[v0 + d])
+            i += step
+
+    return score, gather
 
 
-@_inlined
-def _widened(x):
-    """Return a bfloat16, stored as 16 bits, as float32."""
-    return np.uint32(np.uint32(x) << np.uint32(16)).view(np.float32)
+def _make_job(load: Any, stored: Any) -> Any:
+    """Return the kernel for numbers that are stored in one way."""
+    score, gather = _make_passes(load)
 
+    @as_job
+    def attend(address):
+        """Attend with one query row of each sequence to its tokens.
 
-def _make_kernel(load: Any) -> Any:
-    """Return the kernel for one way of storing numbers."""
-
-    @_compiled
-    def attend(
-        query: Array, keys: Array, values: Array, tables: Array, slots: Array, lengths: Array, spans: Array,
-        manner: Array, sinks: Array, scores: Array, out: Array, first: int, last: int,
-    ) -> None:  # fmt: skip
-        """Compute the items from ``first`` to ``last``.
-
-        ``query``: (rows, heads, size) float32. ``keys`` and ``values``: (blocks * block_size, kv_heads, size).
-        ``tables``: (slots, blocks of the longest) int32. ``slots`` and ``lengths``: (rows,) int64. ``spans``: block
-        size and window (0: none). ``manner``: scale and softcap (0: none), float32. ``sinks``: (heads,) or (0,)
-        float32. ``scores``: (heads a kv head, longest) float32, scratch. ``out`` is like ``query``.
+        Job: rows, query heads, key-value heads, their size, numbers of the keys, elements between tables, block size,
+        window (0: none), longest sequence, heads that have a sink (none or all), parts of a row, float32 of scratch a
+        thread has; addresses of the queries (rows, heads, size), the keys and the values (tokens, key-value heads,
+        size), the first table (int32), the slots and the lengths of the rows (int64), scale and softcap (0: none), the
+        sinks, the scratch, and the answer, which is like the queries. An item is a part of a row: some of its
+        key-value heads.
         """
-        kv_heads, size = keys.shape[1], keys.shape[2]
-        heads = query.shape[1] // kv_heads
-        block, window = spans[0], spans[1]
-        scale, softcap = manner[0], manner[1]
-        for item in range(first, last):
-            row, head = item // kv_heads, item % kv_heads
+        job = numba.carray(address, (24,), np.int64)
+        rows, heads, kv_heads, size, numbers, apart = job[2], job[3], job[4], job[5], job[6], job[7]
+        block, window, longest, sinks, parts = job[8], job[9], job[10], job[11], job[12]
+        each, shared = heads * size, heads // kv_heads
+        keys, values = array_at(job[15], (numbers,), stored), array_at(job[16], (numbers,), stored)
+        slots, lengths = array_at(job[18], (rows,), np.int64), array_at(job[19], (rows,), np.int64)
+        manner, sink = array_at(job[20], (2,), np.float32), array_at(job[21], (sinks,), np.float32)
+        scratch = job[22] + take(job, THREAD, 1) * job[13] * 4
+        places = array_at(scratch, (longest,), np.uint64)
+        scores = array_at(scratch + 8 * longest, (heads * longest,), np.float32)
+        item = take(job, ITEM, 1)
+        while item < rows * parts:
+            row, part = item // parts, item % parts
+            first, last = kv_heads * part // parts, kv_heads * (part + 1) // parts
             end = lengths[row]
             begin = max(0, end - window) if window > 0 else 0
-            table = tables[slots[row]]
-            at = begin
-            while at < end:
-                place = np.int64(table[at // block]) * block + at % block
-                for i in range(min(block - at % block, end - at)):
-                    key = keys[place + i, head]
-                    for h in range(heads):
-                        q = query[row, head * heads + h]
-                        total = np.float32(0.0)
-                        for d in range(size):
-                            total += q[d] * load(key[d])
-                        scores[h, at + i - begin] = total * scale
-                at += block - at % block
-            for h in range(heads):
-                line = scores[h]
-                if softcap > 0:
-                    for i in range(end - begin):
-                        line[i] = softcap * math.tanh(line[i] / softcap)
-                most = line[0]
-                for i in range(1, end - begin):
-                    most = max(most, line[i])
-                total = np.float32(0.0)
-                if sinks.shape[0] > 0:
-                    sink = sinks[head * heads + h]
-                    most = max(most, sink)
-                    total = _exp(sink - most)
-                for i in range(end - begin):
-                    weight = _exp(line[i] - most)
-                    line[i] = weight
-                    total += weight
-                for i in range(end - begin):
-                    line[i] = line[i] / total
-                out[row, head * heads + h, :] = np.float32(0.0)
-            at = begin
-            while at < end:
-                place = np.int64(table[at // block]) * block + at % block
-                for i in range(min(block - at % block, end - at)):
-                    value = values[place + i, head]
-                    for h in range(heads):
-                        weight = scores[h, at + i - begin]
-                        sums = out[row, head * heads + h]
-                        for d in range(size):
-                            sums[d] += weight * load(value[d])
-                at += block - at % block
+            table = array_at(job[17] + slots[row] * apart * 4, ((end - 1) // block + 1,), np.int32)
+            query = array_at(job[14] + row * each * 4, (each,), np.float32)
+            out = array_at(job[23] + row * each * 4, (each,), np.float32)
+            _find_places(table, begin, end, block, places)
+            of = (kv_heads, shared, size, first, last)
+            score(query, keys, places, end - begin, longest, of, manner[0], scores)
+            for h in range(first * shared, last * shared):
+                given = sink[h] if sinks > 0 else np.float32(0.0)
+                _weigh(scores, h * longest, end - begin, manner[1], sinks > 0, given)
+                for d in range(h * size, h * size + size):
+                    out[U(d)] = np.float32(0.0)
+            gather(scores, values, places, end - begin, longest, of, out)
+            item = take(job, ITEM, 1)
 
     return attend
 
 
-attend_float32 = _make_kernel(_plain)
-attend_bfloat16 = _make_kernel(_widened)
+attend_float32 = _make_job(plain, np.float32)
+attend_bfloat16 = _make_job(widened, np.uint16)

@@ -17,10 +17,11 @@ from kvledger.errors import MissingExtra, ModelError
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["NAME", "Attending", "Manner", "attach", "call_model", "load_transformers", "register"]
+__all__ = ["BATCH", "NAME", "Attending", "Manner", "attach", "call_model", "load_transformers", "register"]
 
 NAME = "kvledger"
-_BATCH = "kvledger_batch"
+BATCH = "kvledger_batch"
+"""The keyword argument by which a batch reaches every layer."""
 _ATTACHING = Lock()
 _ATTACHED: WeakKeyDictionary[Any, tuple[str, int]] = WeakKeyDictionary()
 """The attention a model had before, and the engines that serve it. Transformers keeps it once a model, too."""
@@ -131,7 +132,7 @@ def call_model(
         attention_mask=torch.zeros((1, 1, 1, 1), dtype=torch.bool, device=tokens.device),
         use_cache=False,
         logits_to_keep=kept,
-        **{_BATCH: batch},
+        **{BATCH: batch},
     )
     logits: torch.Tensor = answer.logits[0]
     return logits
@@ -146,7 +147,7 @@ def _attend(
     scaling: float | None = None,
     **others: Any,
 ) -> tuple[torch.Tensor, None]:
-    batch: Attending | None = others.pop(_BATCH, None)
+    batch: Attending | None = others.pop(BATCH, None)
     if batch is None:
         from transformers.integrations.sdpa_attention import sdpa_attention_forward
 

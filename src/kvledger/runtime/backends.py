@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from kvledger.runtime.attention import Manner
     from kvledger.runtime.batch import Batch
+    from kvledger.runtime.team import Team
 
 __all__ = ["Backend", "choose_backend"]
 
@@ -25,10 +26,22 @@ __all__ = ["Backend", "choose_backend"]
 class Backend(Protocol):
     """Computes attention for the packed tokens of a step."""
 
+    joins: bool
+    """Whether it can be given queries, keys and values in one tensor."""
+
+    @property
+    def team(self) -> Team | None:
+        """The threads it shares its work among, where it computes by compiled kernels."""
+
     def attend(
         self, batch: Batch, layer: Layer, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, manner: Manner
     ) -> torch.Tensor:
         """Store keys and values in their blocks (mutates), and return the answer: (1, rows, heads, head_size)."""
+
+    def attend_joined(
+        self, batch: Batch, layer: Layer, joined: torch.Tensor, turns: tuple[torch.Tensor, torch.Tensor], manner: Manner
+    ) -> torch.Tensor:
+        """Do the same of queries, keys and values in one tensor, not turned yet, where ``joins`` says so."""
 
     def close(self) -> None:
         """Let go of threads and memory (mutates)."""

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvledger.errors import ModelError
-from kvledger.runtime.layout import Layout
+from kvledger.runtime.layout import Layer, Layout
 from kvledger.runtime.scheduler import Schedule
 from kvledger.runtime.tables import BlockTables
 
@@ -54,6 +54,11 @@ class Decodes:
         return len(self.slots)
 
     @property
+    def read_tokens(self) -> int:
+        """Tokens that all rows read together."""
+        return int(self.lengths.sum())
+
+    @property
     def columns(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Slots and lengths."""
         return self.slots, self.lengths
@@ -81,6 +86,26 @@ class Batch:
         self, module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, manner: Manner
     ) -> torch.Tensor:
         """Store the keys and values of a layer, and return its answer: (1, rows, heads, head_size)."""
+        layer = self._count(module, manner)
+        return self.backend.attend(self, layer, query, key, value, manner)
+
+    @property
+    def joins(self) -> bool:
+        """Whether `attend_joined` can be asked."""
+        return self.backend.joins
+
+    def attend_joined(
+        self, module: Any, joined: torch.Tensor, turns: tuple[torch.Tensor, torch.Tensor], manner: Manner
+    ) -> torch.Tensor:
+        """Do what `attend` does, of queries, keys and values in one tensor, which are not turned to their positions.
+
+        ``joined``: (1, rows, numbers of all heads). ``turns``: cosines and sines, (1, rows, head_size). The answer is
+        (1, rows, numbers of the query heads).
+        """
+        return self.backend.attend_joined(self, self._count(module, manner), joined, turns, manner)
+
+    def _count(self, module: Any, manner: Manner) -> Layer:
+        """Count a layer that attends (mutates), and return it."""
         layer = self.layout.layers.get(module.layer_idx)
         if layer is None or layer.window_tokens != manner.window_tokens:
             raise ModelError(
@@ -88,7 +113,7 @@ class Batch:
                 f"{layer} and now has the window {manner.window_tokens}"
             )
         self.attended += 1
-        return self.backend.attend(self, layer, query, key, value, manner)
+        return layer
 
     def check_attended(self) -> None:
         """Make sure that every layer went through its blocks.

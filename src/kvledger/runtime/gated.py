@@ -8,35 +8,36 @@ alike both ways.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
+
+from kvledger.runtime.swap import Forward, Way, is_alike, try_once
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["find_gated", "make_forward"]
+__all__ = ["find_gated"]
 
 _PARTS = frozenset({"gate_proj", "up_proj", "down_proj", "act_fn"})
 _ACTIVATIONS = {"SiLU": ("swish", ""), "SiLUActivation": ("swish", ""), "GELUTanh": ("gelu", "tanh")}
-_TOLERANCE = 1e-4
 
 
-def find_gated(model: Any, linears: set[Any]) -> list[Any]:
-    """Return the layers that can go this way, whose parts are all among ``linears``; one of each kind is tried."""
-    import torch
+def find_gated(model: Any, linears: set[Any], take: Callable[[Any], torch.Tensor]) -> list[Way]:
+    """Return the layers that can go this way, whose parts are all among ``linears``; one of each kind is tried.
 
-    found, alike = [], dict[Any, bool]()
-    with torch.inference_mode():
-        for layer in filter(lambda layer: _is_gated(layer, linears), model.modules()):
-            kind = type(layer), type(layer.act_fn), layer.gate_proj.weight.shape
-            if kind not in alike:
-                alike[kind] = _answers_alike(layer)
-            if alike[kind]:
-                found.append(layer)
-    return found
+    ``take`` gives the weight of a part as oneDNN reads it.
+    """
+    ways, alike = [], dict[Any, bool]()
+    for layer in filter(lambda layer: _is_gated(layer, linears), model.modules()):
+        kind = type(layer), type(layer.act_fn), layer.gate_proj.weight.shape
+        if kind not in alike:
+            alike[kind] = _answers_alike(layer)
+        if alike[kind]:
+            ways.append(Way(layer, partial(_make_forward, layer, take)))
+    return ways
 
 
-def make_forward(layer: Any, take: Callable[[Any], torch.Tensor]) -> Callable[[torch.Tensor], torch.Tensor]:
-    """Return the way of a layer through oneDNN; ``take`` gives the weights of its parts."""
+def _make_forward(layer: Any, take: Callable[[Any], torch.Tensor]) -> Forward:
     import torch
 
     multiply, combine = torch.ops.mkldnn._linear_pointwise.default, torch.ops.mkldnn._linear_pointwise.binary
@@ -73,10 +74,4 @@ def _answers_alike(layer: Any) -> bool:
     import torch
 
     rows = torch.randn(3, layer.gate_proj.in_features, generator=torch.Generator().manual_seed(0))
-    try:
-        expected, found = layer(rows), make_forward(layer, lambda part: part.weight)(rows)
-    except (RuntimeError, TypeError):
-        return False
-    return found.shape == expected.shape and bool(
-        torch.allclose(found, expected, rtol=_TOLERANCE, atol=_TOLERANCE * float(expected.abs().max()))
-    )
+    return is_alike(try_once(layer, rows), try_once(_make_forward(layer, lambda part: part.weight), rows))

@@ -22,6 +22,9 @@ __all__ = ["Gather", "attend_causally"]
 class Gather:
     """Gathers the blocks a sequence reads into one tensor, for PyTorch's own attention."""
 
+    joins = False
+    team: Any = None
+
     def __init__(self, layout: Layout, pages: Pages, tables: BlockTables) -> None:
         self.layout = layout
         self.pages = pages
@@ -31,10 +34,21 @@ class Gather:
         self, batch: Batch, layer: Layer, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, manner: Manner
     ) -> torch.Tensor:
         """Store keys and values in their blocks (mutates), and return the answer: (1, rows, heads, head_size)."""
+        self.store(batch, layer, key, value)
+        return self.answer(batch, layer, query, key, value, manner)
+
+    def attend_joined(
+        self, batch: Batch, layer: Layer, joined: torch.Tensor, turns: tuple[torch.Tensor, torch.Tensor], manner: Manner
+    ) -> torch.Tensor:
+        """Nothing is joined here: ``joins`` says so."""
+        raise NotImplementedError
+
+    def answer(
+        self, batch: Batch, layer: Layer, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, manner: Manner
+    ) -> torch.Tensor:
+        """Return the answer, (1, rows, heads, head_size), once keys and values are in their blocks."""
         import torch
 
-        keys, values = self.store(batch, layer, key, value)
-        group = self.layout.group_of[layer.index]
         answer = torch.empty(query.shape[2], query.shape[1], query.shape[3], dtype=query.dtype, device=query.device)
         self._decode(batch, layer, query, manner, answer)
         for chunk in batch.chunks:
@@ -42,20 +56,17 @@ class Gather:
             if chunk.start == 0:
                 own_keys, own_values = key[:, :, rows], value[:, :, rows]
             else:
-                own_keys, own_values = self._gather(keys, values, group, chunk, manner.window_tokens)
+                own_keys, own_values = self._gather(layer, chunk, manner.window_tokens)
             attended = attend_causally(query[:, :, rows], own_keys, own_values, manner)
             answer[rows] = attended[0].transpose(0, 1)
         return answer[None]
 
-    def store(
-        self, batch: Batch, layer: Layer, key: torch.Tensor, value: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Store the keys and values of every row in its block (mutates); return all keys and values by place."""
+    def store(self, batch: Batch, layer: Layer, key: torch.Tensor, value: torch.Tensor) -> None:
+        """Store the keys and values of every row in its block (mutates)."""
         keys, values = self.pages.tokens_of(self.layout.tensor_of[layer.index])
         places = batch.places[self.layout.group_of[layer.index]]
         keys.index_copy_(0, places, key[0].transpose(0, 1))
         values.index_copy_(0, places, value[0].transpose(0, 1))
-        return keys, values
 
     def close(self) -> None:
         """Let go of nothing."""
@@ -64,20 +75,18 @@ class Gather:
         """Answer the rows with one token, by gathering each as a chunk."""
         from kvledger.runtime.batch import Chunk
 
-        keys, values = self.pages.tokens_of(self.layout.tensor_of[layer.index])
-        group = self.layout.group_of[layer.index]
         for row, (slot, length) in enumerate(zip(batch.decodes.slots, batch.decodes.lengths, strict=True)):
             chunk = Chunk(row=row, start=int(length) - 1, tokens=1, slot=int(slot))
-            own = self._gather(keys, values, group, chunk, manner.window_tokens)
+            own = self._gather(layer, chunk, manner.window_tokens)
             attended = attend_causally(query[:, :, row : row + 1], *own, manner)
             answer[row : row + 1] = attended[0].transpose(0, 1)
 
-    def _gather(
-        self, keys: torch.Tensor, values: torch.Tensor, group: int, chunk: Chunk, window: int | None
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def _gather(self, layer: Layer, chunk: Chunk, window: int | None) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the keys and values a chunk can reach: (1, kv_heads, tokens, head_size) each."""
         import torch
 
+        keys, values = self.pages.tokens_of(self.layout.tensor_of[layer.index])
+        group = self.layout.group_of[layer.index]
         block = self.pages.block_size
         first = max(0, chunk.start - window + 1) if window else 0
         begin = first // block

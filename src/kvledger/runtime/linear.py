@@ -1,33 +1,30 @@
 """Matrix products on a CPU: through oneDNN where PyTorch's own choice is slow.
 
 PyTorch's wheels multiply float32 matrices with Intel's MKL, which takes code for older processors on those of other
-makers: half as fast as oneDNN, which is in the same wheels. PyTorch offers no switch for it, so while a step goes
-through the model, its ``torch.nn.Linear`` layers call the operator that PyTorch's own compiler uses
-(``mkldnn::_linear_pointwise``, checked on 2.13). A few rows at a time, as in decoding, are faster by another third to
-half when the weights lie as oneDNN reads them, which takes a copy of them. The model's own weights stay as they are,
-and between steps the model is untouched.
+makers: half as fast as oneDNN, which is in the same wheels. PyTorch offers no switch for it, so its ``torch.nn.Linear``
+layers call the operator that PyTorch's own compiler uses (``mkldnn::_linear_pointwise``, checked on 2.13). A few rows
+at a time, as in decoding, are faster by another third to half when the weights lie as oneDNN reads them, which takes a
+copy of them. The model's own weights stay as they are.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 from weakref import WeakValueDictionary
 
 from kvledger.errors import UsageError
-from kvledger.runtime import gated
 from kvledger.runtime.options import Linear
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["choose_linear"]
+__all__ = ["OneDnn", "Products", "choose_products"]
 
-Forward = Callable[["torch.Tensor"], "torch.Tensor"]
+Product = Callable[["torch.Tensor"], "torch.Tensor"]
 
 _MEMORY_SHARE = 8
 """Weights are copied without being asked for where they take less than one part in this many of the memory."""
@@ -37,8 +34,24 @@ _ROWS = 16
 """Rows for which the copy is laid out; oneDNN reads the same layout for more of them, and for fewer."""
 
 
-def choose_linear(linear: Linear, model: Any) -> AbstractContextManager[Any]:
-    """Return the context in which a model multiplies matrices.
+class Products(Protocol):
+    """How the linear layers of a model multiply."""
+
+    layers: list[Any]
+    """Its plain linear layers: none that has another class, or was given another way."""
+
+    def refresh(self) -> int:
+        """Look for weights that have changed (mutates); return how often some had."""
+
+    def multiply(self, *layers: Any) -> Product:
+        """Return the product of rows with a layer, or with several, their answers one after the other.
+
+        It holds until `refresh` returns another number.
+        """
+
+
+def choose_products(linear: Linear, model: Any) -> Products:
+    """Return how a model multiplies matrices.
 
     Raises:
         UsageError: oneDNN was asked for, and cannot serve this model.
@@ -54,7 +67,7 @@ def choose_linear(linear: Linear, model: Any) -> AbstractContextManager[Any]:
     )
     match linear:
         case Linear.TORCH:
-            return nullcontext()
+            return _Plain(model)
         case Linear.ONEDNN | Linear.PACKED if not usable:
             raise UsageError(
                 f"oneDNN serves float32 on a CPU, where PyTorch was built with it; the model is {parameter.dtype} on "
@@ -62,25 +75,51 @@ def choose_linear(linear: Linear, model: Any) -> AbstractContextManager[Any]:
                 hint="use linear=Linear.TORCH",
             )
         case Linear.AUTO if not (usable and torch.backends.mkl.is_available() and _is_by_amd()):
-            return nullcontext()
+            return _Plain(model)
         case Linear.ONEDNN:
-            return _Swap(_Weights(model, packed=False))
+            return OneDnn(model, packed=False)
         case Linear.AUTO if _count_bytes(model) * _MEMORY_SHARE > _memory_bytes():
-            return _Swap(_Weights(model, packed=False))
+            return OneDnn(model, packed=False)
         case _:
-            return _Swap(_pack(model))
+            return _pack(model)
+
+
+class _Plain:
+    """PyTorch's own products."""
+
+    def __init__(self, model: Any) -> None:
+        self.layers = _find_layers(model)
+
+    def refresh(self) -> int:
+        """Nothing is kept that could change."""
+        return 0
+
+    def multiply(self, *layers: Any) -> Product:
+        """Return the layers one after the other."""
+        return _in_turn(layers)
+
+
+def _in_turn(products: tuple[Product, ...]) -> Product:
+    import torch
+
+    if len(products) == 1:
+        return products[0]
+
+    def multiply(x: torch.Tensor) -> torch.Tensor:
+        return torch.cat([product(x) for product in products], -1)
+
+    return multiply
 
 
 @dataclass(slots=True, eq=False)
 class _Kept:
-    """A weight as it is multiplied, and what it was made from: the weight, where it lay, its version, a few numbers."""
+    """What a weight was when it was taken: the weight, its bias, where it lay, its version, a few numbers."""
 
     weight: torch.Tensor
     bias: torch.Tensor | None
     state: tuple[int, int]
     seen: torch.Tensor
     numbers: list[float]
-    multiplied: torch.Tensor
 
     def is_of(self, parameters: dict[str, Any]) -> bool:
         """Whether a layer still has this weight, and the weight still is what it was."""
@@ -92,7 +131,7 @@ class _Kept:
         )
 
 
-class _Weights:
+class OneDnn:
     """The weights of a model as oneDNN reads them: as they are, or copies that all engines of the model share."""
 
     def __init__(self, model: Any, *, packed: bool) -> None:
@@ -100,73 +139,62 @@ class _Weights:
         self.packed = packed
         self.layers = _find_layers(model)
         self.changes = 0
-        self._kept = {layer: self._keep(layer) for layer in self.layers}
+        self._kept = {layer: _keep(layer) for layer in self.layers}
+        self._taken: dict[tuple[Any, ...], torch.Tensor] = {}
 
     def refresh(self) -> int:
-        """Keep anew what is not what it was (mutates); return how often that has happened."""
-        stale = [layer for layer, kept in self._kept.items() if not kept.is_of(layer._parameters)]
-        for layer in stale:
-            self._kept[layer] = self._keep(layer)
-        self.changes += bool(stale)
+        """Forget what was made of weights that are not what they were (mutates); return how often that happened."""
+        stale = {layer for layer, kept in self._kept.items() if not kept.is_of(layer._parameters)}
+        if stale:
+            self.changes += 1
+            self._kept.update((layer, _keep(layer)) for layer in stale)
+            self._taken = {layers: weight for layers, weight in self._taken.items() if stale.isdisjoint(layers)}
         return self.changes
 
-    def take(self, layer: Any) -> torch.Tensor:
-        """Return the weight of a layer."""
-        return self._kept[layer].multiplied
-
-    def _keep(self, layer: Any) -> _Kept:
+    def multiply(self, *layers: Any) -> Product:
+        """Return the product with a layer, or with several: in one go where their weights are copied anyway."""
         import torch
 
-        weight = layer.weight
-        plain = weight.detach()
-        seen = plain.view(-1)[:: max(1, weight.numel() // _LOOKS)]
-        multiplied = torch.ops.mkldnn._reorder_linear_weight(plain, _ROWS) if self.packed else plain
-        return _Kept(weight, layer.bias, _state_of(weight), seen, seen.tolist(), multiplied)
+        if len(layers) > 1 and not self.packed:
+            return _in_turn(tuple(self.multiply(layer) for layer in layers))
+        operator, weight = torch.ops.mkldnn._linear_pointwise.default, self.take(*layers)
+        bias = layers[0].bias if len(layers) == 1 else None
+        own = () if len(layers) == 1 or layers[0].bias is None else tuple(layer.bias for layer in layers)
+
+        def multiply(x: torch.Tensor) -> torch.Tensor:
+            answer: torch.Tensor = operator(x, weight, torch.cat(own) if own else bias, "none", [], "")
+            return answer
+
+        return multiply
+
+    def take(self, *layers: Any) -> torch.Tensor:
+        """Return the weight of a layer, or of several one after the other, as oneDNN reads it (mutates)."""
+        import torch
+
+        if layers not in self._taken:
+            plain = [self._kept[layer].weight.detach() for layer in layers]
+            weight = plain[0] if len(plain) == 1 else torch.cat(plain)
+            self._taken[layers] = torch.ops.mkldnn._reorder_linear_weight(weight, _ROWS) if self.packed else weight
+        return self._taken[layers]
 
 
-_PACKED: WeakValueDictionary[int, _Weights] = WeakValueDictionary()
+_PACKED: WeakValueDictionary[int, OneDnn] = WeakValueDictionary()
 
 
-def _pack(model: Any) -> _Weights:
+def _pack(model: Any) -> OneDnn:
     """Return the packed weights of a model, which all its engines share."""
-    weights = _PACKED.get(id(model)) or _Weights(model, packed=True)
+    weights = _PACKED.get(id(model)) or OneDnn(model, packed=True)
     return _PACKED.setdefault(id(model), weights)
+
+
+def _keep(layer: Any) -> _Kept:
+    weight = layer.weight
+    seen = weight.detach().view(-1)[:: max(1, weight.numel() // _LOOKS)]
+    return _Kept(weight, layer.bias, _state_of(weight), seen, seen.tolist())
 
 
 def _state_of(weight: torch.Tensor) -> tuple[int, int]:
     return weight.data_ptr(), -1 if weight.is_inference() else weight._version
-
-
-class _Swap(AbstractContextManager[None]):
-    """Lets the linear layers of a model go through oneDNN from entering to leaving.
-
-    A layer that somebody else has given another way in the meantime keeps it; what is hooked is not gone around.
-    """
-
-    def __init__(self, weights: _Weights) -> None:
-        self._weights = weights
-        self._gated = gated.find_gated(weights.model, set(weights.layers))
-        self._ways: list[tuple[Any, Forward]] = []
-        self._changes = -1
-        self._swapped: list[Any] = []
-
-    def __enter__(self) -> None:
-        """Give every layer its way through oneDNN (mutates the model)."""
-        if self._changes != self._weights.refresh():
-            self._changes, take = self._weights.changes, self._weights.take
-            self._ways = [(layer, gated.make_forward(layer, take)) for layer in self._gated]
-            self._ways += [(layer, _make_forward(layer, take(layer))) for layer in self._weights.layers]
-        for layer, forward in self._ways:
-            parts = layer._modules.values()
-            if "forward" not in layer.__dict__ and not any(x._forward_hooks or x._forward_pre_hooks for x in parts):
-                layer.__dict__["forward"] = forward
-                self._swapped.append(layer)
-
-    def __exit__(self, *_: object) -> None:
-        """Give every layer its own way back (mutates the model)."""
-        for layer in self._swapped:
-            layer.__dict__.pop("forward", None)
-        self._swapped.clear()
 
 
 def _find_layers(model: Any) -> list[Any]:
@@ -181,21 +209,6 @@ def _find_layers(model: Any) -> list[Any]:
         and layer.weight.dtype == torch.float32
         and layer.weight.is_contiguous()
     ]
-
-
-def _make_forward(layer: Any, weight: torch.Tensor) -> Forward:
-    import torch
-
-    multiply, plain = torch.ops.mkldnn._linear_pointwise.default, torch.nn.Linear.forward
-    bias = layer.bias
-
-    def forward(x: torch.Tensor) -> torch.Tensor:
-        if x.dtype is not torch.float32:
-            return plain(layer, x)
-        answer: torch.Tensor = multiply(x, weight, bias, "none", [], "")
-        return answer
-
-    return forward
 
 
 def _count_bytes(model: Any) -> int:

@@ -10,10 +10,10 @@ from kvledger.runtime.attention import call_model
 from kvledger.runtime.backends import Backend
 from kvledger.runtime.batch import pack
 from kvledger.runtime.layout import Layout
-from kvledger.runtime.linear import choose_linear
 from kvledger.runtime.options import Generation, Linear, Options
 from kvledger.runtime.scheduler import Schedule
 from kvledger.runtime.tables import BlockTables
+from kvledger.runtime.ways import choose_ways
 
 if TYPE_CHECKING:
     import torch
@@ -33,7 +33,7 @@ class Runner:
         self.layout = layout
         self.tables = tables
         self.backend = backend
-        self._linear = choose_linear(linear, model)
+        self._ways = choose_ways(linear, model, backend.team)
         self.vocabulary = int(model.get_input_embeddings().num_embeddings)
         ends = getattr(model.generation_config, "eos_token_id", None)
         if ends is None:
@@ -44,7 +44,7 @@ class Runner:
         """Compute a step (mutates the blocks); return logits (rows, vocabulary), and the sequences they belong to."""
         import torch
 
-        with torch.inference_mode(), self._linear:
+        with torch.inference_mode(), self._ways:
             batch = pack(schedule, self.tables, self.layout, self.backend, self.model.device)
             logits = call_model(self.model, batch, batch.tokens, batch.positions, batch.kept)
         batch.check_attended()
