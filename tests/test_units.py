@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvledger.errors import Error, UsageError
-from kvledger.units import GIB, KIB, MIB, format_bytes, parse_bytes
+from kvledger.units import GIB, KIB, MIB, agree, counted, format_bytes, parse_bytes
 
 
 @pytest.mark.parametrize(
@@ -123,3 +123,14 @@ def test_a_fraction_without_a_unit_is_refused():
     with pytest.raises(UsageError, match=r"`1\.5` has no unit") as caught:
         parse_bytes("1.5")
     assert caught.value.hint == "write `1.5GiB` or `1.5GB`"
+
+
+def test_a_count_has_its_noun_in_the_plural_unless_it_is_one():
+    assert counted(0, "request") == "0 requests"
+    assert counted(1, "request") == "1 request"
+    assert counted(1, "copy", "copies") == "1 copy"
+    assert counted(1200, "copy", "copies") == "1,200 copies"
+
+
+def test_a_verb_agrees_with_its_count():
+    assert [agree(count, "fits", "fit") for count in (0, 1, 2)] == ["fit", "fits", "fit"]

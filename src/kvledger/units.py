@@ -6,7 +6,7 @@ import re
 
 from kvledger.errors import UsageError
 
-__all__ = ["GIB", "KIB", "MIB", "counted", "format_bytes", "parse_bytes", "percent", "percents"]
+__all__ = ["GIB", "KIB", "MIB", "agree", "counted", "format_bytes", "parse_bytes", "percent", "percents"]
 
 KIB = 2**10
 MIB = 2**20
@@ -79,6 +79,15 @@ def counted(count: int, noun: str, plural: str | None = None) -> str:
     ('1 request', '2,000 answers', '3 copies')
     """
     return f"{count:,} " + (noun if count == 1 else plural or f"{noun}s")
+
+
+def agree(count: int, one: str, more: str) -> str:
+    """Return the form of a verb that agrees with a count.
+
+    >>> agree(1, "is", "are"), agree(2, "is", "are")
+    ('is', 'are')
+    """
+    return one if count == 1 else more
 
 
 def percent(ratio: float) -> str:

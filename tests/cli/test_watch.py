@@ -85,7 +85,7 @@ def test_preemptions_are_shown_with_what_came_since():
 def test_failures_are_counted_on_the_screen():
     model = model_of("plain")
     model.fail("the server is away")
-    assert "1 samples failed; last: the server is away" in model.lines(width=100)
+    assert "1 sample failed; last: the server is away" in model.lines(width=100)
 
 
 def test_history_is_bounded():

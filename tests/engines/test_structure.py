@@ -132,7 +132,7 @@ def test_what_a_larger_rank_cannot_use_is_outside_the_pool():
 
 
 def test_a_load_that_does_not_fit_is_refused_with_the_number_that_does():
-    with pytest.raises(CapacityError, match="9 requests of 8192 tokens do not fit: the pool holds 1"):
+    with pytest.raises(CapacityError, match="9 requests of 8,192 tokens do not fit: the pool holds 1"):
         draw_up(plan("llama-3.1-8b", 2 * GIB, max_model_len=8192), requests=9)
 
 

@@ -210,7 +210,7 @@ CASES = {
     ],
     "K3-019": [
         Asked("replay {0} --num-blocks 63 --max-model-len 2048 " + TIGHT, "KV012",
-              ("1 request never fit", "the pool holds 1,008"), (NEVER_FITS,)),
+              ("1 request never fits", "the pool holds 1,008"), (NEVER_FITS,)),
         Asked("replay {0} --num-blocks 63 --max-model-len 2048 " + TIGHT, "", (), (JUST_FITS,)),
     ],
     "K3-021": [

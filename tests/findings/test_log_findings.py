@@ -198,7 +198,7 @@ def test_slots_that_share_cells_and_end_each_other_are_told():
     """Four slots may reach 131,072 tokens each: 393,216 more than the 131,072 they share."""
     text = SHARED.format("true") + ENDED.format(1) + ENDED.format(2)
     found = find(text)["KV017"]
-    assert "2 times requests were ended because no cell was free" in found.sentence
+    assert "requests were ended 2 times because no cell was free" in found.sentence
     assert (found.size.low, found.size.unit) == (393_216, "tokens")
     assert [remedy.setting.split(" (")[0] for remedy in found.remedies] == ["--parallel 4", "--ctx-size 524288"]
     assert "each slot owns 32,768" in found.remedies[0].proof

@@ -200,7 +200,7 @@ def test_a_request_larger_than_the_pool_is_found_with_what_it_needs():
 
     pool = Pool(bytes_per_token=2, memory_bytes=320)
     found = find(workload((0.0, 100, 71), (1.0, 20, 5)), scenario("paged", tokens=pool))["KV012"]
-    assert "1 request never fit" in found.sentence
+    assert "1 request never fits" in found.sentence
     assert {remedy.setting.split()[0] for remedy in found.remedies} == {"fp8", "384"}
     assert "KV012" not in find(workload((0.0, 100, 61), (1.0, 20, 5)), scenario("paged", tokens=pool))
 

@@ -30,7 +30,7 @@ from tests.model.test_reader_known_models import CAPPED, PLAIN, llama
         ({"num_attention_heads": 0}, "is outside 1 to 65536"),
         ({"layer_types": "full"}, "is not a list of texts"),
         ({"layer_types": [1, 2]}, "is not a list of texts"),
-        ({"layer_types": ["full_attention"] * 5000}, "lists 5000 layers"),
+        ({"layer_types": ["full_attention"] * 5000}, "lists 5,000 layers"),
         ({"per_layer_config": 3}, "is not an object"),
         ({"torch_dtype": "float7"}, "is not a dtype kvledger knows"),
     ],

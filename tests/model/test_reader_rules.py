@@ -161,7 +161,7 @@ def test_a_per_layer_override_that_is_not_known_is_refused():
 
 
 def test_a_per_layer_override_of_no_layer_is_refused():
-    refused(llama(1, 64, 2, 2, per_layer_config={"9": {"head_dim": 2}}), "is not the number of one of 1 layers")
+    refused(llama(1, 64, 2, 2, per_layer_config={"9": {"head_dim": 2}}), "is not the number of one of 1 layer")
 
 
 def test_shared_layers_without_an_earlier_layer_of_their_kind_are_refused():
@@ -493,7 +493,7 @@ def test_a_hybrid_layer_of_unknown_kind_is_refused():
 
 
 def test_hybrid_layer_types_of_another_length_are_refused():
-    refused(llama(2, 64, 2, 2, "qwen3_next", layer_types=["full_attention"]), "lists 1 layers, the model has 2")
+    refused(llama(2, 64, 2, 2, "qwen3_next", layer_types=["full_attention"]), "lists 1 layer, the model has 2")
 
 
 @pytest.mark.parametrize(("dtype", "message"), [("float7", "is not a dtype kvledger knows"), (7, "is not a text")])
@@ -629,7 +629,7 @@ def test_a_hidden_size_that_heads_do_not_divide_is_refused():
 
 
 def test_layer_types_of_another_length_are_refused():
-    refused(llama(2, 64, 2, 2, "gemma2", layer_types=["full_attention"]), "lists 1 layers, the model has 2")
+    refused(llama(2, 64, 2, 2, "gemma2", layer_types=["full_attention"]), "lists 1 layer, the model has 2")
 
 
 def test_an_unknown_layer_type_is_refused():

@@ -161,5 +161,5 @@ def test_more_blocks_than_can_be_told_apart_are_refused():
         output_tokens=np.ones(3, np.int32),
         content=SharedPrefix(tokens=np.ones(3, np.int32)),
     )
-    with pytest.raises(UsageError, match="300,000,000 blocks of 1 tokens"):
+    with pytest.raises(UsageError, match="300,000,000 blocks of 1 token"):
         cut_blocks(three, block_size=1, whole_blocks=False)

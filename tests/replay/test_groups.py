@@ -246,7 +246,7 @@ def test_a_prefix_cache_over_chunks_beside_other_blocks_is_refused():
 @pytest.mark.parametrize(
     ("group", "message"),
     [
-        ({"kind": GroupKind.WINDOW, "block_tokens": 4, "payload_bytes": 4, "span_tokens": 1}, "a window of 1 tokens"),
+        ({"kind": GroupKind.WINDOW, "block_tokens": 4, "payload_bytes": 4, "span_tokens": 1}, "a window of 1 token "),
         ({"kind": GroupKind.FULL, "block_tokens": 0, "payload_bytes": 0}, "a block of 0 tokens"),
         ({"kind": GroupKind.FULL, "block_tokens": 4, "payload_bytes": 5}, "5 bytes are no whole number"),
         ({"kind": GroupKind.STATE, "block_tokens": 4, "payload_bytes": -1}, "a block of -1 bytes"),

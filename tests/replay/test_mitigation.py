@@ -68,7 +68,7 @@ def test_a_buffer_is_internal_and_what_no_longer_fits_is_counted():
     row = next(row for row in rows if row.change.startswith("buffer"))
     assert before.finished == 2
     assert row.outcome.finished == 1
-    assert row.price.endswith("; 1 requests no longer fit")
+    assert row.price.endswith("; 1 request no longer fits")
 
 
 def test_restarts_clear_the_books_and_cure_nothing():

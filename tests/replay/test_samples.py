@@ -156,11 +156,11 @@ def test_numbers_of_samples_that_cannot_be_are_refused():
     requests = workload((0, 2, 2), (0, 3, 2))
     with pytest.raises(UsageError, match="0 samples are not from 1 to 1024"):
         with_samples(requests, 0)
-    with pytest.raises(UsageError, match="1025 samples are not from 1 to 1024"):
+    with pytest.raises(UsageError, match="1,025 samples are not from 1 to 1024"):
         with_beams(requests, 1025)
     with pytest.raises(UsageError, match="turnover of beams is 2"):
         with_beams(requests, 2, turnover_ratio=2)
-    with pytest.raises(TraceError, match="a request has 5000 samples, more than 1024"):
+    with pytest.raises(TraceError, match="a request has 5,000 samples, more than 1024"):
         replace(requests, samples=np.array([1, 5000], np.int32)).check()
     with pytest.raises(TraceError, match="`samples` has the value 0"):
         replace(requests, samples=np.array([1, 0], np.int32)).check()

@@ -43,7 +43,7 @@ def test_an_empty_workload_replays_to_nothing():
 @pytest.mark.parametrize(
     ("column", "values", "message"),
     [
-        ("prompt_tokens", np.array([4], np.int32), "has 1 rows, arrivals have 2"),
+        ("prompt_tokens", np.array([4], np.int32), "has 1 row, arrivals have 2"),
         ("max_tokens", np.zeros(3, np.int32), "has 3 rows, arrivals have 2"),
         ("prompt_tokens", np.array([4, 0], np.int32), "the value 0, below 1"),
         ("output_tokens", np.array([-5, 1], np.int32), "the value -5, below 1"),

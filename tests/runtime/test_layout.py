@@ -49,7 +49,7 @@ def test_kinds_of_nearly_equal_number_get_one_group_each():
 def test_layers_of_different_shapes_are_refused():
     other = Shape(kv_heads=1, head_size=8, dtype="float32", dtype_bytes=4)
     layers = [Layer(index=0, shape=SHAPE, query_heads=4), Layer(index=1, shape=other, query_heads=4)]
-    with pytest.raises(ModelError, match=r"different shapes \(1 heads of 8 float32, 2 heads of 8 float32\)"):
+    with pytest.raises(ModelError, match=r"different shapes \(1 head of 8 float32, 2 heads of 8 float32\)"):
         arrange_layers(layers, block_size=16)
     with pytest.raises(ModelError, match="no layer"):
         arrange_layers([], block_size=16)

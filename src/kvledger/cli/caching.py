@@ -19,7 +19,7 @@ from kvledger.replay.settings import Pool, Settings
 from kvledger.replay.simulate import replay
 from kvledger.sources.files import load_trace
 from kvledger.traces import Trace
-from kvledger.units import parse_bytes
+from kvledger.units import counted, parse_bytes
 
 if TYPE_CHECKING:
     from kvledger.report.cache import CacheReport, LivePoint
@@ -151,7 +151,9 @@ class _Live:
         pool = Pool(bytes_per_token=self._cost.bytes_per_token, num_blocks=blocks, block_size=self._block)
         with (
             self._notice.around(policy),
-            progress_bar(f"{blocks:,} blocks, {eviction}", len(workload), quiet=self._notice.quiet) as progress,
+            progress_bar(
+                f"{counted(blocks, 'block')}, {eviction}", len(workload), quiet=self._notice.quiet
+            ) as progress,
         ):
             return replay(workload, policy, pool=pool, settings=self._settings, progress=progress)
 
@@ -199,7 +201,7 @@ def parse_budgets(text: str) -> list[int]:
     if min(budgets) < 1:
         raise UsageError("--budget has a size of 0", hint="give sizes above zero, such as 1GiB,...,8TiB")
     if len(budgets) > _MOST_BUDGETS:
-        raise UsageError(f"--budget lists {len(budgets):,} sizes, more than {_MOST_BUDGETS}")
+        raise UsageError(f"--budget lists {counted(len(budgets), 'size')}, more than {_MOST_BUDGETS}")
     return sorted(set(budgets))
 
 

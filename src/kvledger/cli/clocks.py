@@ -11,7 +11,7 @@ from kvledger.errors import TraceError, UsageError
 from kvledger.pool.policy import Kind, Policy
 from kvledger.replay.clock import STEPS, Clock, parse_clock, roofline_clock
 from kvledger.traces.record import Trace
-from kvledger.units import format_bytes
+from kvledger.units import counted, format_bytes
 
 if TYPE_CHECKING:
     from kvledger.cli.cost import Cost
@@ -184,7 +184,7 @@ def fitted(
             "or a roofline such as --clock h100-80gb:8b",
         )
     if not notice.quiet:
-        click.echo(f"fitting the clock to {trace.observed.moments:,} observed moments ...", err=True)
+        click.echo(f"fitting the clock to {counted(trace.observed.moments, 'observed moment')} ...", err=True)
     with notice.around(policy, trace.workload), progress_bar("fitting", USUAL_TRIES, quiet=notice.quiet) as progress:
         return fit_clock(
             trace.workload,

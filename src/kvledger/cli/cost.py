@@ -10,7 +10,7 @@ from kvledger.cli.question import Question
 from kvledger.errors import UsageError
 from kvledger.model.storage import Windows
 from kvledger.replay.settings import Pool
-from kvledger.units import parse_bytes
+from kvledger.units import counted, parse_bytes
 
 if TYPE_CHECKING:
     from kvledger.model.spec import ModelSpec, StoredAs
@@ -54,7 +54,7 @@ def cost_of(question: Question, *, needs_layers: bool) -> Cost:
     layers, notes = question.layers, tuple[str, ...]()
     if layers is None and needs_layers:
         layers = _ASSUMED_LAYERS
-        notes = (f"`vmm` maps pages per layer; {layers} layers are assumed, give --layers N for yours",)
+        notes = (f"`vmm` maps pages per layer; {counted(layers, 'layer')} are assumed, give --layers N for yours",)
     return Cost(
         name="given",
         bytes_per_token=question.bytes_per_token or 0,

@@ -16,6 +16,7 @@ import kvledger
 from kvledger.report.doctor import Check, Examination, Extra, State
 from kvledger.sources.installation import Requirement, find_version, is_older, read_requirements
 from kvledger.sources.kernels import KernelCache
+from kvledger.units import counted
 
 __all__ = ["examine"]
 
@@ -76,9 +77,9 @@ def _cache() -> Check:
     chosen = os.environ.get("NUMBA_CACHE_DIR")
     folder = Path(chosen) if chosen else KernelCache().folder
     if _can_write(folder):
-        kept = f"{_count_files(folder):,} files" if folder.is_dir() else "nothing yet"
+        kept = counted(_count_files(folder), "file") if folder.is_dir() else "nothing yet"
         others = [] if chosen else [one for one in folder.parent.glob("kernels-*") if one != folder]
-        more = f"; {len(others)} folders of other versions can be deleted" if others else ""
+        more = f"; {counted(len(others), 'folder')} of other versions can be deleted" if others else ""
         return Check(name="kernel cache", state=State.FINE, found=f"{_shown(folder)}: {kept}{more}")
     found = f"{_shown(folder)} cannot be written"
     advice = "set XDG_CACHE_HOME or NUMBA_CACHE_DIR to a folder that can: else every start compiles again"
@@ -147,7 +148,7 @@ def _replay_three() -> int:
 def _terminal() -> Check:
     is_terminal, encoding = sys.stdout.isatty(), (sys.stdout.encoding or "").lower()
     width = shutil.get_terminal_size(fallback=(100, 24)).columns
-    found = f"{'a terminal' if is_terminal else 'no terminal'}, {width} columns, {encoding or 'unknown encoding'}"
+    found = f"{'a terminal' if is_terminal else 'no terminal'}, {width:,} columns, {encoding or 'unknown encoding'}"
     if "utf" not in encoding:
         advice = "set PYTHONIOENCODING=utf-8, or give `watch --ascii`"
         return Check(name="output", state=State.NOTE, found=found, advice=advice)

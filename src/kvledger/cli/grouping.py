@@ -9,6 +9,7 @@ from kvledger.errors import UsageError
 from kvledger.pool.groups import GroupKind
 from kvledger.pool.policy import Kind, Policy
 from kvledger.pool.two_pools import TwoPools
+from kvledger.units import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -130,7 +131,7 @@ def _listed(groups: BlockGroups) -> str:
     counts: dict[str, int] = {}
     for group in groups.groups:
         span = f" of {group.span_tokens:,}" if group.span_tokens else ""
-        what = f"{group.kind}{span}, {group.block_tokens:,} tokens a block"
+        what = f"{group.kind}{span}, {counted(group.block_tokens, 'token')} a block"
         counts[what] = counts.get(what, 0) + 1
     listed = "; ".join(f"{count} x {what}" for what, count in counts.items())
     return f"{len(groups.groups)} block tables over one pool of {groups.block_bytes:,}-byte blocks ({listed})"

@@ -113,7 +113,7 @@ class Proof:
             cut += (kept, answer) != (prompt, output)
             tasks.append(Task(prompt=tuple(random.integers(0, vocabulary, kept).tolist()), output_tokens=answer))
         if cut:
-            self._notes.append(f"{counted(cut, 'request')} cut to {longest:,} tokens")
+            self._notes.append(f"{counted(cut, 'request')} cut to {counted(longest, 'token')}")
         self._notes.append(f"prompts are random tokens, drawn with seed {self._question.seed}")
         return tasks
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from click.core import ParameterSource
 
 from kvledger.sources.recordings import is_recording
+from kvledger.units import counted
 
 if TYPE_CHECKING:
     import click
@@ -82,7 +83,7 @@ def warnings_of(question: Question, served: Served | None, pool: Pool) -> tuple[
     tokens = _tokens_of(pool)
     if served.usable_tokens is not None and tokens != served.usable_tokens:
         was = f"{served.usable_tokens:,} in {served.usable_blocks:,} usable blocks"
-        differs.append(f"a pool of {tokens:,} tokens (recorded: {was})")
+        differs.append(f"a pool of {counted(tokens, 'token')} (recorded: {was})")
     return (f"{WARNING}this is not the server that was recorded: {', '.join(differs)}",) if differs else ()
 
 

@@ -10,6 +10,7 @@ import click
 
 from kvledger.cli.output import print_result, refuse_input, refuse_overwrite
 from kvledger.errors import SourceError, UsageError
+from kvledger.units import counted
 
 if TYPE_CHECKING:
     from kvledger.report.html import Run
@@ -62,7 +63,9 @@ def command(
 ) -> None:
     """Make one HTML page of saved results and recordings."""
     if len(runs) > 2:
-        raise UsageError(f"{len(runs)} runs were given", hint="give one run, or two to compare: before, after")
+        raise UsageError(
+            f"{counted(len(runs), 'run')} were given", hint="give one run, or two to compare: before, after"
+        )
     if runs.count("-") > 1:
         raise UsageError("standard input holds one run, not two", hint="give one of them as a file")
     if output is not None:

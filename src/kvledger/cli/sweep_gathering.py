@@ -14,6 +14,7 @@ from kvledger.sweep.grid import Values, read_grid
 from kvledger.sweep.job import JobResult, key_of
 from kvledger.sweep.results import read_results
 from kvledger.sweep.summary import FIGURES, Row
+from kvledger.units import counted
 
 __all__ = ["gather", "read_sweep"]
 
@@ -84,7 +85,7 @@ def read_sweep(path: Path) -> SweepReport:
     results = {result.key: result for result in found if result.key in values}
     if not results or len(results) < len(found):
         raise SourceError(
-            f"`{path.name[:80]}` holds {len(found):,} cells, of which {len(results):,} are of its own grid",
+            f"`{path.name[:80]}` holds {counted(len(found), 'cell')}, of which {len(results):,} are of its own grid",
             hint="run the sweep again",
         )
     return gather(

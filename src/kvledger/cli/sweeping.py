@@ -31,6 +31,7 @@ from kvledger.sweep.job import Job, JobResult, failed, key_of
 from kvledger.sweep.journal import Journal
 from kvledger.sweep.results import Provenance, read_results, write_results
 from kvledger.sweep.workers import Answer, Lost, run_in_processes
+from kvledger.units import agree, counted
 
 __all__ = ["Sweep", "SweepQuestion"]
 
@@ -150,7 +151,8 @@ class Sweep:
         if plan != self._plan and not self._question.update:
             raise UsageError(
                 f"`{name}` holds another sweep: the grid, one of its inputs or the version has changed, and "
-                f"{len(same):,} of the {len(self._by_key):,} cells of this grid are among its {len(results):,}",
+                f"{len(same):,} of the {len(self._by_key):,} cells of this grid are among its "
+                f"{len(results):,}",
                 hint="add --update to take these over and replace the rest, or --force to start anew",
             )
         return same
@@ -230,8 +232,8 @@ class Sweep:
 
     def _notes(self, output: str | None) -> Iterator[str]:
         yield from self._cells.notes
-        if self._cells.repeated:
-            yield f"{self._cells.repeated:,} cells are listed more than once and were run once"
+        if repeated := self._cells.repeated:
+            yield f"{counted(repeated, 'cell')} {agree(repeated, 'is', 'are')} listed more than once, and run once"
         if output is None:
             yield "give -o FILE.parquet to keep all columns, and to be able to stop and go on"
 

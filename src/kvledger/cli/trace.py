@@ -177,7 +177,7 @@ def trace_record(trace: Trace, statistics: TraceStatistics) -> dict[str, Any]:
 def _text(record: Mapping[str, Any]) -> str:
     lines = [f"{record['format']['name']}: {record['format']['sentence']}", ""]
     kept, read = record["requests"], record["rows_read"]
-    lines.append(f"requests   {kept:,}" + (f" of {read:,} rows" if read != kept else ""))
+    lines.append(f"requests   {kept:,}" + (f" of {counted(read, 'row')}" if read != kept else ""))
     lines += _arrival_lines(record)
     if record["sessions"]:
         lines.append(f"sessions   {record['sessions']:,}")

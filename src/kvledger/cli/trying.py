@@ -20,7 +20,7 @@ from kvledger.replay.settings import Pool
 from kvledger.replay.tables import NEEDS_CACHE
 from kvledger.replay.what_if import Scenario, Setting, WhatIf
 from kvledger.replay.workload import Workload
-from kvledger.units import format_bytes, parse_bytes
+from kvledger.units import counted, format_bytes, parse_bytes
 
 if TYPE_CHECKING:
     from kvledger.model.spec import ModelSpec
@@ -246,8 +246,8 @@ def _check_heads(model: ModelSpec, change: Change, ranks: int) -> None:
         heads = layer.cache.kv_heads if isinstance(layer.cache, AttentionCache) else ranks
         if heads % ranks and ranks % heads:
             raise UsageError(
-                f"--try {change}: {heads} KV heads of `{model.name}` cannot be divided among {ranks} ranks, nor copied "
-                "evenly",
+                f"--try {change}: {heads} KV heads of `{model.name}` cannot be divided among "
+                f"{counted(ranks, 'rank')}, nor copied evenly",
                 hint="try a number of ranks that divides the heads or is a multiple of them",
             )
 

@@ -21,6 +21,7 @@ from kvledger.model.layers import (
 )
 from kvledger.model.spec import ModelSpec
 from kvledger.model.storage import Storage
+from kvledger.units import counted
 
 __all__ = [
     "ExtraLayer",
@@ -136,15 +137,17 @@ def split_stages(model: ModelSpec, pp: int, extra: ExtraLayer, partition: Sequen
     blocks = model.block_count
     if partition is not None:
         if len(partition) != pp or sum(partition) != blocks:
-            raise UsageError(f"the layer partition {tuple(partition)} does not give {blocks} layers to {pp} stages")
+            raise UsageError(
+                f"the layer partition {tuple(partition)} does not give {blocks:,} layers to {counted(pp, 'stage')}"
+            )
         counts = list(partition)
     else:
         base, left = divmod(blocks, pp)
         counts = [base] * pp
         if left and extra is ExtraLayer.EVEN_ONLY:
             raise UsageError(
-                f"{blocks} layers over {pp} pipeline stages leave {left} over, and where this engine puts them is "
-                "not known",
+                f"{blocks:,} layers over {counted(pp, 'pipeline stage')} leave {left} over, and where this engine "
+                "puts them is not known",
                 hint="choose a number of stages that divides the layers",
             )
         if left and extra is ExtraLayer.LAST_STAGE:
@@ -152,7 +155,7 @@ def split_stages(model: ModelSpec, pp: int, extra: ExtraLayer, partition: Sequen
         elif left:
             counts = [base + (stage >= pp - left) for stage in range(pp)]
     if min(counts) < 1:
-        raise UsageError(f"{blocks} layers cannot be divided among {pp} pipeline stages")
+        raise UsageError(f"{counted(blocks, 'layer')} cannot be divided among {counted(pp, 'pipeline stage')}")
     starts = [sum(counts[:stage]) for stage in range(pp)]
     return [range(start, start + count) for start, count in zip(starts, counts, strict=True)]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from kvledger.engines.plan import Deployment
 from kvledger.errors import UsageError
 from kvledger.model import AttentionCache, ModelSpec
+from kvledger.units import counted
 
 __all__ = ["check_heads", "check_stages"]
 
@@ -32,7 +33,7 @@ def check_heads(model: ModelSpec, deployment: Deployment) -> None:
     for kept in {layer.cache.kv_heads for layer in model.layers if isinstance(layer.cache, AttentionCache)}:
         if kept % tp and (not kept or tp % kept):
             raise UsageError(
-                f"{kept:,} KV heads cannot be divided among {tp:,} tensor-parallel ranks, nor copied evenly",
+                f"{kept:,} KV heads cannot be divided among {counted(tp, 'tensor-parallel rank')}, nor copied evenly",
                 hint="choose a tensor parallelism that divides the heads or is a multiple of them",
             )
 

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from kvledger.errors import CapacityError, UsageError
 from kvledger.ledger import Accuracy
+from kvledger.units import counted
 
 if TYPE_CHECKING:
     from kvledger.model import ModelSpec
@@ -94,7 +95,7 @@ class Deployment:
         if self.ranks > MOST_RANKS:
             factors = " x ".join(f"`{name}` {getattr(self, name):,}" for name in ("tp", "pp", "pcp", "dp"))
             raise UsageError(
-                f"{factors} are {self.ranks:,} ranks, but at most {MOST_RANKS:,} are planned",
+                f"{factors} are {counted(self.ranks, 'rank')}, but at most {MOST_RANKS:,} are planned",
                 hint="each of these holds memory of its own; one replica (`dp` 1) tells what each of them does",
             )
 

@@ -14,6 +14,7 @@ from kvledger.engines.structure import Moment, StructuralLedger, draw_up
 from kvledger.errors import CapacityError, UsageError
 from kvledger.ledger import Accuracy
 from kvledger.model import ModelSpec
+from kvledger.units import counted
 
 __all__ = ["Fit", "FitResult", "RequestCost", "SizeOutcome", "SizeQuestion", "answer_size"]
 
@@ -259,7 +260,7 @@ def _fit_concurrency(
         value=plan.count_requests(length) if plan.failure is None else 0,
         accuracy=plan.accuracy,
         shortened_requests=shortened,
-        formula=f"usable units over those of a request of {length} tokens, rounded down; at most the engine's limit",
+        formula=f"usable units over those of a request of {length:,} tokens, rounded down; at most the engine's limit",
     )
 
 
@@ -268,7 +269,8 @@ def _fit_memory(planner: Planner, question: SizeQuestion) -> tuple[KvMemory, Fit
     least = _least_bytes(planner, question, question.deployment)
     if least is None:
         raise CapacityError(
-            f"{question.concurrency or 1} requests of {question.length_tokens or question.deployment.max_model_len} "
+            f"{counted(question.concurrency or 1, 'request')} of "
+            f"{question.length_tokens or question.deployment.max_model_len} "
             "tokens do not fit into any memory: a setting of the engine limits them",
             hint="raise the setting that limits requests or their length",
         )

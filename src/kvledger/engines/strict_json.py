@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 from kvledger.engines.quantity import Quantity, exact
 from kvledger.errors import SourceError
+from kvledger.units import counted
 
 __all__ = ["MAX_JSON", "find_object", "number", "read_json"]
 
@@ -22,7 +23,7 @@ def read_json(text: str, *, what: str) -> object:
         SourceError: It is too long, too deep, or no JSON.
     """
     if len(text) > MAX_JSON:
-        raise SourceError(f"{what} is {len(text):,} characters long, more than the {MAX_JSON:,} that are read")
+        raise SourceError(f"{what} is {counted(len(text), 'character')} long, more than the {MAX_JSON:,} that are read")
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:

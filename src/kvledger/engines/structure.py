@@ -14,6 +14,7 @@ from enum import StrEnum
 from kvledger.engines.plan import Claim, ClaimKind, Plan, RankPlan, UnitContent
 from kvledger.errors import CapacityError, UnbalancedLedger, UsageError
 from kvledger.ledger import Account, Ledger
+from kvledger.units import agree, counted
 
 __all__ = ["Entry", "Moment", "Sheet", "StructuralLedger", "draw_up"]
 
@@ -163,7 +164,8 @@ def draw_up(
     count = most if requests is None else requests
     if count > most:
         raise CapacityError(
-            f"{count} requests of {length} tokens do not fit: the pool holds {most}",
+            f"{counted(count, 'request')} of {counted(length, 'token')} {agree(count, 'does', 'do')} not fit: the "
+            f"pool holds {most}",
             hint=f"use at most `--concurrency {most}`, shorter requests or more KV memory",
             requests=count,
             most=most,

@@ -21,6 +21,7 @@ from kvledger.pool.policy import Kind
 from kvledger.replay.outcome import Outcome
 from kvledger.replay.what_if import Scenario
 from kvledger.replay.workload import Workload
+from kvledger.units import counted
 
 __all__ = ["LogCase", "MeasureCase", "PoolsCase", "Prover", "ReplayCase", "SizeCase", "wasted_bytes"]
 
@@ -216,7 +217,7 @@ class SizeCase:
     def length_words(self) -> str:
         """The length in words, with the remark that it is assumed where it is."""
         assumed = "" if self.outcome.question.length_tokens is not None else " (assumed; give --length)"
-        return f"{self.length_tokens:,} tokens{assumed}"
+        return f"{counted(self.length_tokens, 'token')}{assumed}"
 
     def replan(self, *, options: Mapping[str, str] | None = None, **changes: Any) -> Plan | None:
         """Plan again with other settings and the same bytes; None where the engine refuses them."""

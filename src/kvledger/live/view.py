@@ -12,6 +12,7 @@ from kvledger.measure.meter import Reading
 from kvledger.measure.pool_meter import PoolKey, PoolMoment
 from kvledger.measure.sheet import Sheet
 from kvledger.report.measure_sheet import format_amount, format_span, share_of
+from kvledger.units import counted
 
 __all__ = ["KEYS", "LEGEND", "EngineView", "WatchModel", "line_of"]
 
@@ -78,7 +79,7 @@ class WatchModel:
             out += pool_lines(pool, width=width, spark=self._spark(pool.held, width - 17))
             out.append("")
         if self._failures:
-            out.append(f"{self._failures:,} samples failed; last: {self._failure}"[:width])
+            out.append(f"{counted(self._failures, 'sample')} failed; last: {self._failure}"[:width])
         out.append(KEYS)
         return out
 
@@ -87,7 +88,7 @@ class WatchModel:
         title = f"{reading.model or view.name}, engine {reading.engine_index}"
         load = f"{_or(reading.running)} running   {_or(reading.waiting)} waiting   {_preemptions(view)}"
         if reading.epoch:
-            load += f"   {reading.epoch} restarts"
+            load += f"   {counted(reading.epoch, 'restart')}"
         lines = [title[:width], load[:width]]
         if reading.sheet is None or reading.balance is None:
             return [*lines, f"no ledger: {reading.problem}"[:width]]

@@ -20,6 +20,7 @@ from kvledger.measure.pricing import keeps_every_token
 from kvledger.measure.slots import Layout, count_cells
 from kvledger.measure.snapshots import Hints
 from kvledger.model.spec import ModelSpec
+from kvledger.units import counted
 
 __all__ = ["Background"]
 
@@ -252,7 +253,7 @@ def _price_by_bytes(size_bytes: int, slots: int | None, source: str) -> CellPric
     cell, rest = divmod(size_bytes, slots)
     if cell < 1:
         raise UsageError(
-            f"{size_bytes:,} bytes are less than one byte for each of {slots:,} slots",
+            f"{size_bytes:,} bytes are less than one byte for each of {counted(slots, 'slot')}",
             hint="give the memory of the KV pool, such as --kv-memory 16GiB",
         )
     return CellPrice(cell_bytes=cell, rest_bytes=rest, source=source)

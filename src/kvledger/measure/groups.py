@@ -19,6 +19,7 @@ from kvledger.ledger import Accuracy
 from kvledger.measure.figure import Span
 from kvledger.measure.pool import GroupCost, PoolShape, Pricing, Structure
 from kvledger.model.spec import ModelSpec
+from kvledger.units import counted
 
 __all__ = ["count_needed_bytes", "price_by_plan"]
 
@@ -51,7 +52,8 @@ def price_by_plan(shape: PoolShape, model: ModelSpec, kv_dtype: str | None) -> P
     return replace(
         shape,
         structure=Structure.GROUPS,
-        structure_source=f"{model.name}: {len(groups)} groups of layers, " + ", ".join(group.name for group in groups),
+        structure_source=f"{model.name}: {counted(len(groups), 'group')} of layers, "
+        + ", ".join(group.name for group in groups),
         pricing=Pricing(
             block_bytes=plan.ranks[0].unit_bytes[plan.pools[0].name],
             source=f"{model.name}: bytes of a block of any group on one rank, as vLLM plans it",

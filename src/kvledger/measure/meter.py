@@ -21,6 +21,7 @@ from kvledger.measure.pressure import RECOMPUTED_SECONDS, PressureTracker
 from kvledger.measure.reuse import ReuseTracker
 from kvledger.measure.sheet import Sheet, draw_sheet
 from kvledger.measure.tear import TearDetector
+from kvledger.units import counted
 
 __all__ = ["WINDOW_SAMPLES", "Meter", "Reading", "shown_name"]
 
@@ -302,7 +303,7 @@ def _find_problem(engine: VllmEngine, shape: PoolShape | None) -> tuple[str, int
     held = count_held_blocks(shape, engine.usage_ratio)
     if held is None:
         return (
-            f"the gauge {engine.usage_ratio:.6f} is no whole number of the {shape.blocks:,} blocks: "
+            f"the gauge {engine.usage_ratio:.6f} is no whole number of the {counted(shape.blocks, 'block')}: "
             "the block count belongs to another engine, or the gauge is rounded"
         ), None
     return "", held

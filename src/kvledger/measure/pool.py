@@ -161,7 +161,8 @@ def _structure(engine: VllmEngine, blocks: int, block_tokens: int, length: int |
     if abs(concurrency * needed - blocks) <= 1e-6 * blocks:
         return (
             Structure.ONE_GROUP,
-            f"kv_cache_max_concurrency is {blocks} blocks / {needed} for {length:,} tokens: one block table a request",
+            f"kv_cache_max_concurrency is {blocks:,} blocks / {needed} for {length:,} tokens: one block table a "
+            "request",
         )
     return (
         Structure.GROUPS,

@@ -8,7 +8,7 @@ from kvledger.engines.facts import Engine
 from kvledger.measure.pool_meter import PoolMoment
 from kvledger.measure.slots import Layout
 from kvledger.measure.verdict import WELL_UNDER_RATIO, Diagnosis, Signs, Verdict, judge
-from kvledger.units import percent, percents
+from kvledger.units import counted, percent, percents
 
 __all__ = ["in_settings_of", "judge_pool", "leave_between"]
 
@@ -66,7 +66,7 @@ def _tell_window(signs: Signs, window_tokens: int) -> Verdict:
     used = percents(signs.peak_used_ratio, signs.peak_used_high_ratio)
     return Verdict(
         diagnosis=Diagnosis.RESERVED,
-        sentence=f"strips for a window of {window_tokens:,} tokens: slots that work hold "
+        sentence=f"strips for a window of {counted(window_tokens, 'token')}: slots that work hold "
         f"{percent(signs.peak_held_ratio)} of the pool, tokens that can still be read {used}",
         advice="what is left of a strip is the buffer of a micro-batch (-ub) and rounding; the slots decide the rest",
     )

@@ -9,6 +9,7 @@ from kvledger.ledger import Accuracy
 from kvledger.measure.pool import PoolShape, Pricing, Structure
 from kvledger.model.layers import AttentionCache, LatentCache
 from kvledger.model.spec import ModelSpec
+from kvledger.units import counted
 
 __all__ = ["count_fitting_blocks", "keeps_every_token", "price_by_bytes", "price_by_model", "price_by_token"]
 
@@ -33,7 +34,8 @@ def price_by_bytes(shape: PoolShape, kv_bytes: int, *, source: str, accuracy: Ac
     per_slot = kv_bytes // (shape.blocks * shape.block_tokens)
     if per_slot < 1:
         raise UsageError(
-            f"{kv_bytes:,} bytes are less than one byte for each of {shape.blocks * shape.block_tokens:,} slots",
+            f"{kv_bytes:,} bytes are less than one byte for each of "
+            f"{counted(shape.blocks * shape.block_tokens, 'slot')}",
             hint="give the memory of the KV pool, such as --kv-memory 16GiB",
         )
     return replace(

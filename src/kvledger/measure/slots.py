@@ -21,6 +21,7 @@ from kvledger.engines.facts import EngineSnapshot, PoolReading, SlotReading
 from kvledger.ledger import Accuracy
 from kvledger.measure.figure import Span
 from kvledger.measure.parts import Known, Parts
+from kvledger.units import counted
 
 __all__ = ["Cells", "Layout", "LayoutProof", "count_cells", "explain_layout", "split_gauge", "split_slots"]
 
@@ -72,7 +73,7 @@ class LayoutProof:
         longest = max((_context(slot) for slot in slots), default=0)
         if longest and total > longest and not _families(slots):
             self._conclude(
-                Layout.STRIPS, f"{total:,} tokens were in the slots at once, more than the {longest:,} of one"
+                Layout.STRIPS, f"{counted(total, 'token')} were in the slots at once, more than the {longest:,} of one"
             )
         for slot in slots:
             before = self._before.get(slot.slot_id)
@@ -191,7 +192,8 @@ def _own_strips(snapshot: EngineSnapshot, cells: Cells, capacity: int, stored: S
 def explain_layout(slots: Sequence[SlotReading]) -> str:
     """Say what is not known while the layout is not."""
     return (
-        f"there only if each of the {len(slots)} slots owns a strip of cells (-np N), or free only if they share them: "
+        f"there only if each of the {len(slots):,} slots owns a strip of cells (-np N), or free only if "
+        "they share them: "
         "/slots does not tell; say --kv-unified or --no-kv-unified, or give the start-up log with --log"
     )
 

@@ -22,6 +22,7 @@ from kvledger.measure.figure import Span
 from kvledger.measure.parts import CellPrice, Known, Parts, draw_either, draw_parts
 from kvledger.measure.sheet import Sheet
 from kvledger.measure.slots import Cells, Layout, explain_layout, split_gauge, split_slots
+from kvledger.units import counted
 
 __all__ = ["Hints", "SnapshotSheet", "draw_pool", "draw_snapshots"]
 
@@ -192,16 +193,18 @@ def _stored(snapshot: EngineSnapshot, pool: PoolReading, held: Span, hints: Hint
         why = "slots for proposed tokens are held besides" if speculative else "the tokens of a page are not told"
         return Span(0, held.high), why, Known(Accuracy.DERIVED, "at most what is held")
     low = -(-held.low // page)
-    formula = f"held, less at most {page - 1} slots of each page" if page > 1 else "held: a page is one token"
+    formula = (
+        f"held, less at most {counted(page - 1, 'slot')} of each page" if page > 1 else "held: a page is one token"
+    )
     if hints.only_decodes and snapshot.running is not None:
         low = max(low, held.low - (running + 1) * (page - 1))
-        formula = f"held, less at most {page - 1} slots of each running request and of one in prefill"
+        formula = f"held, less at most {counted(page - 1, 'slot')} of each running request and of one in prefill"
     found = Span(low, held.high)
     if snapshot.engine is Engine.TENSORRT_LLM and snapshot.live_tokens is not None:
         found, formula = _count_live(snapshot.live_tokens, found, snapshot), "numCtxKvTokens + numGenKvTokens"
     return (
         found,
-        f"held in whole pages of {page} tokens, and their tails are not told",
+        f"held in whole pages of {counted(page, 'token')}, and their tails are not told",
         Known(Accuracy.DERIVED if page > 1 else Accuracy.MEASURED, formula),
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from kvledger.units import percent, percents
+from kvledger.units import agree, counted, percent, percents
 
 __all__ = ["Diagnosis", "Signs", "Verdict", "judge", "leave_open", "tell_missed"]
 
@@ -89,7 +89,7 @@ def judge(signs: Signs, *, is_log: bool = False) -> Verdict:
     if signs.peak_running == 0 and not signs.peak_waiting and signs.finished and signs.generated_tokens is not None:
         return Verdict(
             diagnosis=Diagnosis.IDLE,
-            sentence=f"{signs.finished:,} requests ended, but none ran at the moment of a sample",
+            sentence=f"{counted(signs.finished, 'request')} ended, but none ran at the moment of a sample",
             advice="sample more often with --every, or longer with --for",
         )
     if signs.peak_running == 0 and not signs.peak_waiting:
@@ -103,15 +103,16 @@ def judge(signs: Signs, *, is_log: bool = False) -> Verdict:
     if signs.generated_tokens == 0 and signs.seconds >= 5 and signs.peak_running:
         return Verdict(
             diagnosis=Diagnosis.STALLED,
-            sentence=f"{signs.peak_running} requests run, but no token came in {signs.seconds:.0f} s",
+            sentence=f"{counted(signs.peak_running, 'request')} {agree(signs.peak_running, 'runs', 'run')}, but no "
+            f"token came in {signs.seconds:.0f} s",
             advice="the scheduler stalls: a request may need more blocks than the pool has; look at the server's log",
         )
     most = max(_FEW_PREEMPTIONS, _THRASHING * (signs.finished or 0))
     if signs.finished is not None and (signs.preemptions or 0) > most:
         return Verdict(
             diagnosis=Diagnosis.THRASHING,
-            sentence=f"memory is full and works in circles: {signs.preemptions or 0:,} preemptions "
-            f"for {signs.finished:,} requests that ended",
+            sentence=f"memory is full and works in circles: {counted(signs.preemptions or 0, 'preemption')} "
+            f"for {counted(signs.finished, 'request')} that ended",
             advice="let fewer requests run (max_num_seqs), admit only what fits, or give the pool more memory",
         )
     verdict = _judge_memory(signs)
@@ -174,7 +175,7 @@ def tell_missed(verdict: Verdict, *, answered: int, samples: int, error: str) ->
     """Return the verdict on a window of which most samples failed, saying so first."""
     if 2 * answered >= samples:
         return verdict
-    sentence = f"only {answered:,} of {samples:,} samples answered"
+    sentence = f"only {answered:,} of {counted(samples, 'sample')} answered"
     if verdict.diagnosis is Diagnosis.IDLE:
         advice = f"the server was gone, so nothing is said about memory: {error}"
         return Verdict(diagnosis=Diagnosis.UNKNOWN, sentence=sentence, advice=advice)

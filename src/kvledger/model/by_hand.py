@@ -32,6 +32,7 @@ from kvledger.model.layers import (
 from kvledger.model.spec import Length, ModelSpec
 from kvledger.model.states import given
 from kvledger.model.storage import Origin
+from kvledger.units import counted
 
 __all__ = ["parse_layers", "read_layers"]
 
@@ -83,7 +84,9 @@ def parse_layers(text: str) -> tuple[Layer, ...]:
         UsageError: The text does not follow the grammar, or a number is out of bounds.
     """
     if len(text) > MAX_TEXT:
-        raise UsageError(f"the layers are stated in {len(text)} characters, more than {MAX_TEXT}", hint=_HINT)
+        raise UsageError(
+            f"the layers are stated in {counted(len(text), 'character')}, more than {MAX_TEXT}", hint=_HINT
+        )
     layers: list[Layer] = []
     for part in text.split("+"):
         match = _GROUP.fullmatch(part)
@@ -92,7 +95,8 @@ def parse_layers(text: str) -> tuple[Layer, ...]:
         count = int(match["count"] or 1)
         if count < 1 or len(layers) + count > MAX_LAYERS:
             raise UsageError(
-                f"`{part.strip()[:60]}` makes {len(layers) + count} layers: 1 to {MAX_LAYERS} can be stated", hint=_HINT
+                f"`{part.strip()[:60]}` makes {counted(len(layers) + count, 'layer')}: 1 to {MAX_LAYERS} can be stated",
+                hint=_HINT,
             )
         cache = _parse_cache(match["words"], part)
         role = Role.CROSS if isinstance(cache, CrossAttentionCache) else Role.MAIN

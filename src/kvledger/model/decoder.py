@@ -113,7 +113,7 @@ class Decoder:
         hidden, heads = self.hidden_size(), self.query_heads()
         if hidden % heads:
             raise ModelError(
-                f"the config names no head size, and hidden_size {hidden} is no multiple of {heads} attention heads",
+                f"the config names no head size, and hidden_size {hidden} is no multiple of {heads:,} attention heads",
                 hint=STATE_BY_HAND,
                 field="head_dim",
             )

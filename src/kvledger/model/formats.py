@@ -9,6 +9,7 @@ from enum import StrEnum
 from types import MappingProxyType
 
 from kvledger.errors import ModelError, UsageError
+from kvledger.units import counted
 
 __all__ = ["FP8_INDEX", "KV_FORMATS", "Dtype", "KvFormat", "find_dtype", "find_kv_format"]
 
@@ -67,7 +68,7 @@ class KvFormat:
         """
         if self.records:
             raise ModelError(
-                f"`{self.name}` stores latent records only, not keys and values of {size} elements",
+                f"`{self.name}` stores latent records only, not keys and values of {counted(size, 'element')}",
                 hint="use `fp8`, `bfloat16` or another format that stores keys and values",
                 kv_dtype=self.name,
             )
@@ -87,7 +88,7 @@ class KvFormat:
         if (latent, rope) not in self.records:
             known = ", ".join(f"{a}+{b}" for a, b in self.records)
             raise ModelError(
-                f"`{self.name}` has no known record for a latent of {latent}+{rope} elements (known: {known})",
+                f"`{self.name}` has no known record for a latent of {latent}+{rope:,} elements (known: {known})",
                 hint="use `bfloat16` or `fp8`, whose size follows from the number of elements",
                 kv_dtype=self.name,
             )

@@ -18,6 +18,7 @@ from kvledger.model.gguf_header import GgufValue
 from kvledger.model.layers import AttentionCache, Cache, LatentCache, Layer, NoCache, Role, SharedCache
 from kvledger.model.spec import Length, ModelSpec
 from kvledger.model.states import Part, Shard, StateCache, StateKind, StateTensor, TensorRole
+from kvledger.units import counted
 
 __all__ = ["read_gguf"]
 
@@ -98,7 +99,7 @@ def _heads(fields: Fields, name: str, blocks: int) -> tuple[int, ...]:
     if isinstance(fields.raw.get(name), tuple | list):
         heads = fields.integers(name, high=MAX_HEADS) or ()
         if len(heads) != blocks:
-            raise fields.refusal(name, heads, f"does not describe {blocks} blocks")
+            raise fields.refusal(name, heads, f"does not describe {counted(blocks, 'block')}")
         return heads
     found = fields.integer(name, low=0, high=MAX_HEADS)
     return (0 if found is None else found,) * blocks
@@ -169,7 +170,9 @@ def _sliding(fields: Fields, arch: str, blocks: int) -> list[int | None]:
     if isinstance(listed, tuple | list):
         flags = fields.integers("attention.sliding_window_pattern", high=1) or ()
         if len(flags) != blocks:
-            raise fields.refusal("attention.sliding_window_pattern", flags, f"does not describe {blocks} blocks")
+            raise fields.refusal(
+                "attention.sliding_window_pattern", flags, f"does not describe {counted(blocks, 'block')}"
+            )
         return [window if flag else None for flag in flags]
     step = fields.integer("attention.sliding_window_pattern") or _PERIODS.get(arch)
     if step is None:

@@ -12,6 +12,7 @@ from kvledger.ledger import Accuracy
 from kvledger.model.formats import Dtype, KvFormat, find_kv_format
 from kvledger.model.layers import AttentionCache, Layer, NoCache, SharedCache
 from kvledger.model.storage import Origin, Storage, Windows
+from kvledger.units import counted
 
 __all__ = ["Length", "ModelSpec", "Parameters", "Quantisation", "StoredAs"]
 
@@ -162,6 +163,6 @@ def _with_windows(storage: Storage, windows: Windows | None) -> Storage:
 def _check_length(length_tokens: int) -> None:
     if not 0 <= length_tokens <= MAX_LENGTH_TOKENS:
         raise UsageError(
-            f"a sequence of {length_tokens} tokens cannot be sized: lengths are 0 to {MAX_LENGTH_TOKENS}",
+            f"a sequence of {counted(length_tokens, 'token')} cannot be sized: lengths are 0 to {MAX_LENGTH_TOKENS}",
             hint="give a number of tokens",
         )

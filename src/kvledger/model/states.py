@@ -15,6 +15,7 @@ from typing import assert_never
 from kvledger.errors import ModelError
 from kvledger.model.formats import Dtype
 from kvledger.model.storage import Storage
+from kvledger.units import counted
 
 __all__ = [
     "Axis",
@@ -95,7 +96,8 @@ class Part:
                 return self.size
             case _ if self.count % tp:
                 raise ModelError(
-                    f"{self.count} heads or channels of a state cannot be divided among {tp} tensor-parallel ranks",
+                    f"{self.count:,} heads or channels of a state cannot be divided among "
+                    f"{counted(tp, 'tensor-parallel rank')}",
                     hint="choose a tensor parallelism that divides them",
                     count=self.count,
                     tp=tp,

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from kvledger.errors import UsageError
+from kvledger.units import counted
 
 __all__ = ["BlockGroups", "GroupKind", "LayerGroup"]
 
@@ -48,13 +49,15 @@ class LayerGroup:
         spans = self.kind in (GroupKind.WINDOW, GroupKind.CHUNK)
         low = 2 if self.kind is GroupKind.WINDOW else 1
         if spans and not low <= self.span_tokens <= _MOST_TOKENS:
-            raise UsageError(f"a {self.kind} of {self.span_tokens} tokens is not from {low} to 2**40")
+            raise UsageError(f"a {self.kind} of {counted(self.span_tokens, 'token')} is not from {low} to 2**40")
         if not 1 <= self.block_tokens <= _MOST_TOKENS:
-            raise UsageError(f"a block of {self.block_tokens} tokens is not from 1 to 2**40")
+            raise UsageError(f"a block of {counted(self.block_tokens, 'token')} is not from 1 to 2**40")
         if self.payload_bytes < 0:
             raise UsageError(f"a block of {self.payload_bytes} bytes cannot be")
         if self.kind is not GroupKind.STATE and self.payload_bytes % self.block_tokens:
-            raise UsageError(f"{self.payload_bytes} bytes are no whole number for each of {self.block_tokens} tokens")
+            raise UsageError(
+                f"{self.payload_bytes} bytes are no whole number for each of {counted(self.block_tokens, 'token')}"
+            )
 
     @property
     def token_bytes(self) -> int:
@@ -91,7 +94,7 @@ class BlockGroups:
     def __post_init__(self) -> None:
         """Refuse groups that no pool serves."""
         if not 1 <= len(self.groups) <= _MOST_GROUPS:
-            raise UsageError(f"{len(self.groups)} groups of layers are not from 1 to {_MOST_GROUPS}")
+            raise UsageError(f"{counted(len(self.groups), 'group')} of layers are not from 1 to {_MOST_GROUPS}")
         widest = max(group.payload_bytes for group in self.groups)
         if self.block_bytes < max(1, widest):
             raise UsageError(f"a block of {self.block_bytes} bytes does not hold the {widest} bytes of a group")

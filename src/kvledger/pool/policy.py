@@ -231,7 +231,7 @@ class Policy:
                 how = {
                     Growth.EXACT: "exactly",
                     Growth.DOUBLING: "by doubling",
-                    Growth.STEP: f"in steps of {self.growth_step_tokens} tokens",
+                    Growth.STEP: f"in steps of {counted(self.growth_step_tokens, 'token')}",
                 }[self.growth]
                 where = "in segments, as PyTorch's caching allocator" if self.segments else self._where
                 return f"reallocates one contiguous extent, growing {how}; {where}"
@@ -245,11 +245,13 @@ class Policy:
                 if self.groups is not None:
                     return f"{len(self.groups.groups)} block tables over one pool, blocks allocated and given back"
                 swapped = "; preempted requests are swapped to the host" if self.swaps else ""
-                return f"block table, {self.block_size} tokens a block, allocated on demand{swapped}"
+                return f"block table, {counted(self.block_size, 'token')} a block, allocated on demand{swapped}"
             case Kind.UPFRONT:
-                return f"block table, {self.block_size} tokens a block, all of prompt + max_tokens at admission"
+                return (
+                    f"block table, {counted(self.block_size, 'token')} a block, all of prompt + max_tokens at admission"
+                )
             case Kind.NO_EVICT:
-                return f"block table, {self.block_size} tokens a block; admits only what is sure to finish"
+                return f"block table, {counted(self.block_size, 'token')} a block; admits only what is sure to finish"
             case Kind.VMM:
                 return "contiguous virtual memory, physical pages of each layer mapped on demand"
             case _ as never:

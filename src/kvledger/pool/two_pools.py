@@ -10,6 +10,7 @@ import math
 from dataclasses import dataclass
 
 from kvledger.errors import UsageError
+from kvledger.units import counted
 
 __all__ = ["TwoPools"]
 
@@ -41,7 +42,7 @@ class TwoPools:
         if not 0 < self.ratio <= 1:
             raise UsageError(f"--swa-full-tokens-ratio is {self.ratio:g}, not above 0 and at most 1")
         if not 0 <= self.lag_tokens <= _MOST_TOKENS:
-            raise UsageError(f"a lag of {self.lag_tokens} tokens is not from 0 to 2**40")
+            raise UsageError(f"a lag of {counted(self.lag_tokens, 'token')} is not from 0 to 2**40")
 
     @property
     def unit_bytes(self) -> int:

@@ -12,6 +12,7 @@ from kvledger.replay._forks import Forked
 from kvledger.replay.identity import UNKNOWN, find_known_content
 from kvledger.replay.settings import PoolSize, Settings
 from kvledger.replay.workload import Workload
+from kvledger.units import counted
 
 __all__ = ["new_forked"]
 
@@ -31,8 +32,8 @@ def new_forked(workload: Workload, policy: Policy, size: PoolSize, settings: Set
     entries = (settings.max_num_seqs + 1) * width * longest
     if entries > _MOST_ENTRIES:
         raise CapacityError(
-            f"{settings.max_num_seqs} tables of {width} sequences with {longest} blocks are {entries} entries, more "
-            f"than {_MOST_ENTRIES}",
+            f"{settings.max_num_seqs} tables of {width:,} sequences with {longest:,} blocks are "
+            f"{counted(entries, 'entry', 'entries')}, more than {_MOST_ENTRIES}",
             hint="give a smaller --max-num-seqs or a larger --block-size",
         )
     beams = np.zeros(0, np.bool_) if workload.beams is None else workload.beams.mask

@@ -12,6 +12,7 @@ from kvledger.errors import UsageError
 from kvledger.pool.policy import Eviction
 from kvledger.replay.identity import BY_CHAIN, UNKNOWN, find_known_content
 from kvledger.replay.workload import HashIds, Workload
+from kvledger.units import counted
 
 __all__ = ["BlockStream", "CachePoint", "Eviction", "cut_blocks", "grain_of", "measure_cache"]
 
@@ -87,7 +88,7 @@ def cut_blocks(workload: Workload, *, block_size: int, whole_blocks: bool) -> Bl
     total = int(offsets[-1])
     if total > _MOST_BLOCKS:
         raise UsageError(
-            f"the prompts have {total:,} blocks of {block_size} tokens, more than {_MOST_BLOCKS:,}",
+            f"the prompts have {counted(total, 'block')} of {counted(block_size, 'token')}, more than {_MOST_BLOCKS:,}",
             hint="give a larger --block-size",
         )
     nodes, tokens = np.empty(total, np.int32), np.empty(total, np.int32)
@@ -136,7 +137,7 @@ def measure_cache(
     if not 0 <= warm_up_ratio < 1:
         raise UsageError(f"a warm-up of {warm_up_ratio:g} of the requests is not from 0 to below 1")
     if any(size < 0 for size in sizes):
-        raise UsageError(f"a cache of {min(sizes)} blocks is below 0")
+        raise UsageError(f"a cache of {counted(min(sizes), 'block')} is below 0")
     first = int(stream.requests * warm_up_ratio)
     scratch = np.empty((3, stream.distinct + 1), np.int32)
     order = np.empty(stream.distinct + 1, np.int64)

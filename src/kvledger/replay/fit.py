@@ -17,6 +17,7 @@ from kvledger.replay.outcome import Outcome
 from kvledger.replay.settings import Pool, Settings
 from kvledger.replay.simulate import find_moments, replay
 from kvledger.replay.workload import HashIds, SharedPrefix, TokenIds, Workload
+from kvledger.units import counted
 
 __all__ = ["ClockFit", "fit_clock"]
 
@@ -100,7 +101,7 @@ def fit_clock(
     arrived = int(np.searchsorted(workload.arrival_seconds, until, side="right"))
     if arrived > MOST_REQUESTS:
         raise TraceError(
-            f"{arrived:,} requests arrive in the part of the run to fit, more than {MOST_REQUESTS:,}",
+            f"{counted(arrived, 'request')} arrive in the part of the run to fit, more than {MOST_REQUESTS:,}",
             hint=f"fit a smaller part, such as --clock fit:{part_ratio * MOST_REQUESTS / arrived:.2g}",
         )
     search = _Search(_first(workload, arrived), policy, pool, settings, _moments(observed)[:, :arrived], until)
@@ -129,8 +130,8 @@ def _require(inside: int, part_ratio: float, seconds: float, observed: Observed)
     if inside >= LEAST_MOMENTS:
         return
     raise TraceError(
-        f"only {inside} of the {observed.moments:,} observed moments lie in the first {max(seconds, 0):.4g} s, the "
-        f"part ({part_ratio:.3g}) of the run to fit; a clock needs {LEAST_MOMENTS}",
+        f"only {inside} of the {observed.moments:,} observed moments lie in the first "
+        f"{max(seconds, 0):.4g} s, the part ({part_ratio:.3g}) of the run to fit; a clock needs {LEAST_MOMENTS}",
         hint="fit a larger part, such as --clock fit:1, or give a roofline such as --clock h100-80gb:8b",
     )
 

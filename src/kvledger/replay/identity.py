@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from kvledger.errors import TraceError, UsageError
 from kvledger.replay.workload import HashIds, HashKind, SharedPrefix, Siblings, TokenIds, Workload
+from kvledger.units import counted
 
 __all__ = ["KnownContent", "find_known_content"]
 
@@ -61,7 +62,8 @@ def _chain_of_ids(content: HashIds, prompts: NDArray[np.int32], block_size: int)
     grain = content.block_tokens
     if grain % block_size and block_size % grain:
         raise UsageError(
-            f"the trace names its content in blocks of {grain} tokens, which --block-size {block_size} does not fit",
+            f"the trace names its content in blocks of {counted(grain, 'token')}, which --block-size {block_size} "
+            "does not fit",
             hint=f"use a --block-size that divides {grain} or is a multiple of it, or --prefix-caching off",
         )
     ids = content.ids
@@ -125,7 +127,8 @@ def _of_siblings(siblings: Siblings, block_size: int) -> KnownContent:
     offsets = np.concatenate([[0], np.cumsum(blocks)])
     if int(offsets[-1]) > _MOST_BLOCKS:
         raise TraceError(
-            f"the prompts have {int(offsets[-1])} blocks of {block_size} tokens, more than {_MOST_BLOCKS}",
+            f"the prompts have {counted(int(offsets[-1]), 'block')} of {counted(block_size, 'token')}, more than "
+            f"{_MOST_BLOCKS}",
             hint="give a larger --block-size, or split the trace",
         )
     owner = np.repeat(np.arange(len(workload), dtype=np.int64), blocks)

@@ -11,6 +11,7 @@ from kvledger.replay.outcome import Outcome
 from kvledger.replay.settings import Pool, Settings
 from kvledger.replay.simulate import replay
 from kvledger.replay.workload import Workload
+from kvledger.units import agree, counted
 
 __all__ = ["Mitigation", "mitigate"]
 
@@ -67,7 +68,9 @@ def _smaller_lengths(run: Replay, policy: Policy, settings: Settings) -> Iterato
             return
         outcome = run(policy, replace(settings, max_model_len=length))
         rejected = sum(outcome.rejected.values())
-        lost = f"rejects {rejected:,} of {outcome.requests:,} requests, cuts the answers of {outcome.truncated:,}"
+        lost = (
+            f"rejects {rejected:,} of {counted(outcome.requests, 'request')}, cuts the answers of {outcome.truncated:,}"
+        )
         yield Mitigation(change=f"max_seq_len {length:,}", outcome=outcome, price=lost)
 
 
@@ -85,8 +88,10 @@ def _bigger_buffer(run: Replay, policy: Policy, settings: Settings, before: Outc
     buffer = policy.buffer_tokens + max(1, settings.max_model_len // 16)
     outcome = run(replace(policy, buffer_tokens=buffer), settings)
     lost = before.finished - outcome.finished
-    price = f"{buffer:,} more tokens held by each request" + (f"; {lost:,} requests no longer fit" if lost > 0 else "")
-    return Mitigation(change=f"buffer of {buffer:,} tokens", outcome=outcome, price=price)
+    price = f"{counted(buffer, 'more token')} held by each request" + (
+        f"; {counted(lost, 'request')} no longer {agree(lost, 'fits', 'fit')}" if lost > 0 else ""
+    )
+    return Mitigation(change=f"buffer of {counted(buffer, 'token')}", outcome=outcome, price=price)
 
 
 def _restarts(run: Replay, policy: Policy, settings: Settings, before: Outcome) -> Mitigation:
@@ -94,8 +99,8 @@ def _restarts(run: Replay, policy: Policy, settings: Settings, before: Outcome) 
     every = min(3600.0, max(before.makespan_seconds / 5, 2 * _RESTART_DOWN_SECONDS))
     outcome = run(policy, replace(settings, restart_every_seconds=every, restart_down_seconds=_RESTART_DOWN_SECONDS))
     price = (
-        f"{outcome.restarts} restarts of {_RESTART_DOWN_SECONDS:.0f} s each (assumed); "
-        f"{outcome.recomputed_tokens:,} tokens computed again"
+        f"{counted(outcome.restarts, 'restart')} of {_RESTART_DOWN_SECONDS:.0f} s each (assumed); "
+        f"{counted(outcome.recomputed_tokens, 'token')} computed again"
         if outcome.restarts
         else f"not reached: the traffic is served in {outcome.makespan_seconds:.0f} s"
     )
@@ -108,7 +113,7 @@ def _block_tables(run: Replay, policy: Policy, settings: Settings) -> Iterator[M
             outcome = run(replace(policy, name=f"paged@{block}", kind=Kind.PAGED, block_size=block), settings)
         except CapacityError:
             return  # the pool has not even one block of this size, nor of a larger one
-        price = f"attention must read through block tables; {outcome.preemptions:,} preemptions"
+        price = f"attention must read through block tables; {counted(outcome.preemptions, 'preemption')}"
         yield Mitigation(change=f"block tables of {block}", outcome=outcome, price=price)
 
 

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvledger.errors import TraceError
+from kvledger.units import counted
 
 __all__ = ["Observed"]
 
@@ -37,7 +38,8 @@ class Observed:
             column = getattr(self, name)
             if len(column) != len(arrival_seconds):
                 raise TraceError(
-                    f"observed `{name}` has {len(column)} rows, the workload has {len(arrival_seconds)} requests"
+                    f"observed `{name}` has {counted(len(column), 'row')}, the workload has "
+                    f"{counted(len(arrival_seconds), 'request')}"
                 )
             if bool((column < arrival_seconds).any()):
                 raise TraceError(f"observed `{name}` lies before the arrival of its request")

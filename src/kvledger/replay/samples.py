@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from kvledger.errors import UsageError
 from kvledger.pool.policy import MOST_SAMPLES, Kind, Policy, Sampling
 from kvledger.replay.workload import Beams, Siblings, Workload
+from kvledger.units import counted
 
 __all__ = ["Split", "check_sampling", "shares_forks", "split_samples", "with_beams", "with_samples"]
 
@@ -35,7 +36,7 @@ def with_beams(workload: Workload, width: int, *, turnover_ratio: float = 0.1, s
 
 def _everywhere(workload: Workload, samples: int) -> NDArray[np.int32]:
     if not 1 <= samples <= MOST_SAMPLES:
-        raise UsageError(f"{samples} samples are not from 1 to {MOST_SAMPLES}")
+        raise UsageError(f"{counted(samples, 'sample')} are not from 1 to {MOST_SAMPLES}")
     return np.full(len(workload), samples, np.int32)
 
 

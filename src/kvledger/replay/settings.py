@@ -9,6 +9,7 @@ from kvledger.pool.groups import BlockGroups
 from kvledger.pool.policy import Kind, Policy
 from kvledger.pool.two_pools import TwoPools
 from kvledger.replay.clock import STEPS, Clock
+from kvledger.units import counted
 
 __all__ = ["Pool", "PoolSize", "Settings"]
 
@@ -82,7 +83,9 @@ class Pool:
         if value > _MOST:
             raise CapacityError(f"--{name} is {value}, more than 2**60", hint="check the unit")
         if self.block_size is not None and self.block_size < 1:
-            raise UsageError(f"a block of the pool has {self.block_size} tokens", hint="give a block size from 1 up")
+            raise UsageError(
+                f"a block of the pool has {counted(self.block_size, 'token')}", hint="give a block size from 1 up"
+            )
         if self.tensors_per_token is not None and self.tensors_per_token < 1:
             raise UsageError(f"a token is spread over {self.tensors_per_token} tensors", hint="give at least one layer")
         if not 1 <= self.vmm_page_bytes <= _MOST_PAGE_BYTES:
@@ -128,12 +131,12 @@ class Pool:
         if size.units < 1:
             raise CapacityError(
                 f"the pool of {self.total_bytes(policy)} bytes is smaller than one unit of `{policy.name}`, "
-                f"which is {size.unit_tokens} tokens or {size.unit_bytes} bytes",
+                f"which is {counted(size.unit_tokens, 'token')} or {size.unit_bytes} bytes",
                 hint=_too_small_hint(policy, size),
             )
         if size.capacity_bytes > _MOST:
             raise CapacityError(
-                f"the pool of `{policy.name}` would have {size.units} units of {size.unit_bytes} bytes, "
+                f"the pool of `{policy.name}` would have {counted(size.units, 'unit')} of {size.unit_bytes} bytes, "
                 f"more than 2**60 bytes together",
                 hint="check the units of what was given",
             )
@@ -184,7 +187,7 @@ class Pool:
             )
         if tokens > _MOST_UNIT_TOKENS:
             raise UsageError(
-                f"a page of {self.vmm_page_bytes} bytes in each of {tensors} tensors holds {tokens} tokens, "
+                f"a page of {self.vmm_page_bytes} bytes in each of {tensors} tensors holds {counted(tokens, 'token')}, "
                 f"more than {_MOST_UNIT_TOKENS}",
                 hint="give a smaller --page-size, or check the bytes per token",
             )

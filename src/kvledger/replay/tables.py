@@ -16,6 +16,7 @@ from kvledger.replay.identity import find_known_content
 from kvledger.replay.outcome import PrefixHits
 from kvledger.replay.settings import Pool, PoolSize, Settings
 from kvledger.replay.workload import HashIds, HashKind, Workload
+from kvledger.units import counted
 
 if TYPE_CHECKING:
     from kvledger.replay._forks import Forked
@@ -243,6 +244,6 @@ def _check_eviction(workload: Workload, policy: Policy) -> None:
 def _check_trackable(what: str, size: PoolSize) -> None:
     if size.units > _MOST_BLOCKS:
         raise CapacityError(
-            f"{what} of {size.units} blocks is more than the {_MOST_BLOCKS} that can be tracked one by one",
+            f"{what} of {counted(size.units, 'block')} is more than the {_MOST_BLOCKS} that can be tracked one by one",
             hint="give less memory or a larger --block-size",
         )

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from kvledger.errors import TraceError, UsageError
 from kvledger.pool.policy import MOST_SAMPLES
+from kvledger.units import counted
 
 __all__ = ["Beams", "Content", "HashIds", "HashKind", "SharedPrefix", "Siblings", "TokenIds", "Workload"]
 
@@ -144,7 +145,7 @@ class Workload:
             columns["samples"] = self.samples
         for name, column in columns.items():
             if len(column) != n:
-                raise TraceError(f"column `{name}` has {len(column)} rows, arrivals have {n}")
+                raise TraceError(f"column `{name}` has {counted(len(column), 'row')}, arrivals have {n}")
             if column.dtype.kind not in "iu":
                 raise TraceError(f"column `{name}` holds {column.dtype}, not integers")
             smallest = 0 if name == "max_tokens" else 1
@@ -160,18 +161,20 @@ class Workload:
     def _check_samples(self) -> None:
         if self.beams is not None and (self.samples is None or len(self.beams.mask) != len(self)):
             raise TraceError(
-                f"{len(self.beams.mask)} requests search with beams, but {len(self)} requests "
+                f"{counted(len(self.beams.mask), 'request')} search with beams, but {counted(len(self), 'request')} "
                 f"have {'no' if self.samples is None else 'a'} number of samples"
             )
         if self.samples is None or not len(self):
             return
         if int(self.samples.max()) > MOST_SAMPLES:
             raise TraceError(
-                f"a request has {int(self.samples.max())} samples, more than {MOST_SAMPLES}",
+                f"a request has {counted(int(self.samples.max()), 'sample')}, more than {MOST_SAMPLES}",
                 hint="is this column really the number of answers to one prompt?",
             )
         if self.sequences > _MOST_SEQUENCES:
-            raise TraceError(f"the requests have {self.sequences} samples together, more than {_MOST_SEQUENCES}")
+            raise TraceError(
+                f"the requests have {counted(self.sequences, 'sample')} together, more than {_MOST_SEQUENCES}"
+            )
 
     @property
     def sequences(self) -> int:

@@ -8,7 +8,7 @@ from rich.text import Text
 from kvledger.ledger import Account
 from kvledger.report.replay import ReplayReport
 from kvledger.report.tables import new_table, percent
-from kvledger.units import format_bytes
+from kvledger.units import counted, format_bytes
 
 __all__ = ["arithmetic_of_one_request"]
 
@@ -24,7 +24,7 @@ def arithmetic_of_one_request(report: ReplayReport) -> RenderableType:
     outcome = report.outcome("max")
     table = new_table("by hand", "", "measured in the replay")
     table.add_row("one token", f"{per_token:,} bytes", "")
-    table.add_row(f"reserved for {length:,} tokens", format_bytes(reserved), "")
+    table.add_row(f"reserved for {counted(length, 'token')}", format_bytes(reserved), "")
     table.add_row(f"filled when it ends, at {mean_end:,.0f} tokens on average", format_bytes(filled), "")
     table.add_row("the reservation that stays empty", percent(1 - filled / reserved), _empty(outcome.headline_ratio))
     table.add_row(f"requests that {format_bytes(total)} admits", f"{total // reserved:,}", f"{outcome.peak_running:,}")

@@ -17,7 +17,7 @@ from kvledger.replay.clock import Clock
 from kvledger.replay.outcome import Outcome
 from kvledger.report.tables import heading, new_table, signed_points
 from kvledger.traces.record import Trace
-from kvledger.units import format_bytes
+from kvledger.units import counted, format_bytes
 
 __all__ = ["CacheReport", "LivePoint", "cache_json", "cache_text"]
 
@@ -68,7 +68,7 @@ class CacheReport:
         """Which requests the ratios are of."""
         total = len(self.trace)
         if self.ceiling.first == 0:
-            return f"all {total:,} requests, from an empty cache"
+            return f"all {counted(total, 'request')}, from an empty cache"
         return f"requests {self.ceiling.first + 1:,} to {total:,}; those before only fill the cache"
 
     def row(self, index: int) -> Sequence[CachePoint]:
@@ -85,10 +85,10 @@ def cache_text(report: CacheReport) -> RenderableType:
 def _sections(report: CacheReport) -> Iterator[RenderableType]:
     whole = report.distinct_blocks * report.block_bytes
     yield Text(
-        f"{len(report.trace):,} requests from {report.source} ({report.trace.format.sentence})\n"
-        f"{report.model}: {report.bytes_per_token:,} bytes per token; a block of {report.block_size:,} tokens is "
-        f"{format_bytes(report.block_bytes)}\n"
-        f"all {report.distinct_blocks:,} distinct blocks take {format_bytes(whole)}\n"
+        f"{counted(len(report.trace), 'request')} from {report.source} ({report.trace.format.sentence})\n"
+        f"{report.model}: {report.bytes_per_token:,} bytes per token; a block of "
+        f"{counted(report.block_size, 'token')} is {format_bytes(report.block_bytes)}\n"
+        f"all {counted(report.distinct_blocks, 'distinct block')} take {format_bytes(whole)}\n"
     )
     yield Text(cache_answer(report), style="bold")
     yield heading("Share of the prompt tokens found in the cache, %", report.window)

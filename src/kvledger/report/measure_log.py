@@ -15,7 +15,7 @@ from kvledger.measure.log_check import LogCheck, LogLoad, LogPool
 from kvledger.report.findings import findings_sections
 from kvledger.report.findings_json import findings_json
 from kvledger.report.tables import heading, new_table, percent
-from kvledger.units import format_bytes
+from kvledger.units import counted, format_bytes
 
 __all__ = ["log_json", "log_text"]
 
@@ -90,7 +90,7 @@ def _part(pool: LogPool) -> tuple[str, str]:
 
 
 def _busiest(load: LogLoad) -> str:
-    return f"at the busiest of {load.lines:,} lines" if load.lines > 1 else "at the one line"
+    return f"at the busiest of {counted(load.lines, 'line')}" if load.lines > 1 else "at the one line"
 
 
 def _load(load: LogLoad) -> RenderableType:

@@ -16,6 +16,7 @@ from kvledger.measure.sheet import Sheet
 from kvledger.measure.slots import Layout
 from kvledger.report.measure_sheet import format_span, sheet_json, sheet_table, timeline_json, unattributed_table
 from kvledger.report.tables import heading, new_table, percent
+from kvledger.units import agree, counted
 
 __all__ = ["moment_json", "name_pool", "pool_json", "pool_text"]
 
@@ -49,7 +50,12 @@ def pool_text(source: str, summary: PoolSummary, *, several: bool) -> list[Rende
     if shown.sheet is None:
         return parts
     if summary.unread:
-        parts.append(Text(f"{summary.unread:,} of {summary.samples:,} samples have no ledger: {summary.problem}"))
+        parts.append(
+            Text(
+                f"{summary.unread:,} of {counted(summary.samples, 'sample')} {agree(summary.unread, 'has', 'have')} "
+                f"no ledger: {summary.problem}"
+            )
+        )
     parts += [
         heading("the pool" + _moment(summary, shown)),
         sheet_table(shown.sheet, usage_ratio=shown.usage_ratio),
@@ -80,7 +86,7 @@ def _load(summary: PoolSummary, shown: PoolMoment) -> str:
     waiting = "waiting not told" if shown.waiting is None else f"{shown.waiting:,} waiting"
     load = f"{engine}: {running} running, {waiting}"
     if summary.samples > 1:
-        load += f"; {summary.samples:,} samples over {summary.traffic.seconds:,.0f} s"
+        load += f"; {counted(summary.samples, 'sample')} over {summary.traffic.seconds:,.0f} s"
     if summary.restarts:
         load += f"; {summary.restarts} restart{'s' * (summary.restarts > 1)} seen"
     return load

@@ -15,7 +15,7 @@ from kvledger.report.measure import MeasureReport, SourceReport
 from kvledger.report.measure_pools import pool_text
 from kvledger.report.measure_sheet import format_span, sheet_table, unattributed_table
 from kvledger.report.tables import heading, new_table
-from kvledger.units import counted, percent, percents
+from kvledger.units import agree, counted, percent, percents
 
 __all__ = ["measure_text"]
 
@@ -31,7 +31,9 @@ def measure_text(report: MeasureReport) -> RenderableType:
             parts += pool_text(source.name, pool, several=several)
         if source.missed:
             whose = f"{source.name}: " if len(report.sources) > 1 else ""
-            parts.append(Text(f"\n{whose}{source.missed:,} of {source.samples:,} samples failed: {source.last_error}"))
+            parts.append(
+                Text(f"\n{whose}{source.missed:,} of {counted(source.samples, 'sample')} failed: {source.last_error}")
+            )
     parts += findings_sections(report.findings)
     if report.notes:
         parts.append(heading("notes"))
@@ -51,7 +53,12 @@ def _engine(source: SourceReport, engine: EngineSummary, *, several: bool) -> li
     parts.append(Text(f"\n{engine.verdict.sentence}", style="bold"))
     parts.append(Text(engine.verdict.advice))
     if engine.unread:
-        parts.append(Text(f"{engine.unread:,} of {engine.samples:,} samples have no ledger: {engine.problem}"))
+        parts.append(
+            Text(
+                f"{engine.unread:,} of {counted(engine.samples, 'sample')} {agree(engine.unread, 'has', 'have')} no "
+                f"ledger: {engine.problem}"
+            )
+        )
     parts += [
         heading("the pool" + _moment(engine, shown)),
         sheet_table(shown.sheet, usage_ratio=shown.usage_ratio, gauge="of usable blocks"),
@@ -78,7 +85,7 @@ def _load(engine: EngineSummary, shown: Reading) -> str:
     running, waiting = ("?" if count is None else str(count) for count in (shown.running, shown.waiting))
     load = f"{running} running, {waiting} waiting"
     if engine.samples > 1:
-        load += f"; {engine.samples:,} samples over {engine.traffic.seconds:,.0f} s"
+        load += f"; {counted(engine.samples, 'sample')} over {engine.traffic.seconds:,.0f} s"
     if engine.restarts:
         load += f"; {engine.restarts} restart{'s' if engine.restarts > 1 else ''} seen"
     return load
@@ -92,7 +99,9 @@ def _tokens(engine: EngineSummary, shown: Reading) -> RenderableType:
     table.columns[2].header = ""
     if balance.live is not None:
         table.add_row("live", format_span(balance.live, "tokens"), "prompt and output of requests that emitted one")
-    table.add_row("held", f"{balance.held:,}", f"{balance.held // shape.block_tokens:,} blocks of {shape.block_tokens}")
+    table.add_row(
+        "held", f"{balance.held:,}", f"{counted(balance.held // shape.block_tokens, 'block')} of {shape.block_tokens}"
+    )
     in_slots = shape.structure is not Structure.GROUPS
     if in_slots:
         table.add_row("used", format_span(balance.used, "tokens"), "stored, a shared block once")

@@ -70,7 +70,7 @@ def _sections(report: ProveReport) -> Iterator[RenderableType]:
     yield Text(
         f"{report.model}, {report.dtype}: {counted(report.requests, 'request')} of {report.trace}, "
         f"{report.prompt_tokens:,} tokens in and {report.output_tokens:,} out, in {format_bytes(report.memory_bytes)} "
-        f"of KV cache ({report.memory_bytes // report.token_bytes:,} tokens of {report.token_bytes:,} bytes), "
+        f"of KV cache ({counted(report.memory_bytes // report.token_bytes, 'token')} of {report.token_bytes:,} bytes), "
         f"max_model_len {report.max_model_len:,}"
     )
     yield Text("\n" + prove_answer(report), style="bold")

@@ -68,9 +68,10 @@ def _question(report: ReplayReport) -> Text:
     size = (
         format_bytes(pool.memory_bytes)
         if pool.memory_bytes is not None
-        else f"{pool.capacity_tokens:,} tokens"
+        else counted(pool.capacity_tokens, "token")
         if pool.capacity_tokens is not None
-        else f"{pool.num_blocks:,} blocks" + (f" of {pool.block_size:,} tokens" if pool.block_size else "")
+        else counted(pool.num_blocks or 0, "block")
+        + (f" of {counted(pool.block_size, 'token')}" if pool.block_size else "")
     )
     lines = [
         f"{counted(len(workload), 'request')} from {report.source} ({report.trace.format.sentence})",
@@ -364,8 +365,10 @@ def _goodness(fit: ClockFit) -> Iterator[str]:
         else "; nothing was left to try it on"
     )
     yield (
-        f"the clock was fitted under `{fit.policy}` in {fit.tries} tries; first-token and end times are off by "
-        f"{fit.error_inside_seconds:.2f} s on average over the {fit.moments_inside:,} moments it was fitted to{rest}"
+        f"the clock was fitted under `{fit.policy}` in {counted(fit.tries, 'try', 'tries')}; first-token and end "
+        "times are off by "
+        f"{fit.error_inside_seconds:.2f} s on average over the {counted(fit.moments_inside, 'moment')} it was "
+        f"fitted to{rest}"
     )
     if not math.isnan(fit.latency_error_ratio):
         yield (

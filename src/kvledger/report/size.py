@@ -20,7 +20,7 @@ from kvledger.model.gpus import Gpu
 from kvledger.report.chips import account_chip
 from kvledger.report.findings import findings_sections
 from kvledger.report.tables import heading, new_table, percent
-from kvledger.units import format_bytes
+from kvledger.units import counted, format_bytes
 
 __all__ = ["EngineAnswer", "SizeReport", "answer", "size_text"]
 
@@ -237,7 +237,7 @@ def _sheets(structure: StructuralLedger) -> Table:
 
 
 def _sheet_name(sheet: Sheet) -> str:
-    return f"{sheet.name}, {sheet.ranks} ranks" if sheet.ranks > 1 else sheet.name
+    return f"{sheet.name}, {counted(sheet.ranks, 'rank')}" if sheet.ranks > 1 else sheet.name
 
 
 def _cell(sheet: Sheet, name: str) -> str:
@@ -265,7 +265,7 @@ def _provenance(outcome: SizeOutcome) -> Text:
     if outcome.low is not None and outcome.high is not None:
         lines.append(
             f"  over that interval the engine prints {outcome.low.printed_tokens or 0:,} to "
-            f"{outcome.high.printed_tokens or 0:,} tokens"
+            f"{counted(outcome.high.printed_tokens or 0, 'token')}"
         )
     lines.append(f"largest --max-model-len that starts: {outcome.largest_max_model_len or 0:,} (derived)")
     lines.extend(f"note: {note}" for note in plan.notes)

@@ -78,7 +78,7 @@ def sweep_answer(demands: Sequence[Demand], varying: Sequence[str]) -> str:
                 text += f" {counted(len(demand.front) - 2, 'row')} between them trade one for the other."
         sentences.append(text)
     if len(sentences) > _MOST_SENTENCES:
-        return f"{len(sentences):,} demands, each with its own answer below."
+        return f"{counted(len(sentences), 'demand')}, each with its own answer below."
     return "\n".join(sentences) or "No row serves a request."
 
 

@@ -17,6 +17,7 @@ from kvledger.runtime.probe import check_config, find_layers
 from kvledger.runtime.runner import Runner, find_longest
 from kvledger.runtime.scheduler import Scheduler
 from kvledger.runtime.verify import compute_plainly, draw_sequences, verify
+from kvledger.units import counted
 
 __all__ = ["Parts", "assemble"]
 
@@ -79,7 +80,7 @@ def _assemble(model: Any, layout: Layout, memory_bytes: int, options: Options, d
     blocks = memory_bytes // groups.block_bytes
     if blocks < 1:
         raise CapacityError(
-            f"{memory_bytes} bytes hold no block of {groups.groups[0].block_tokens} tokens, which has "
+            f"{memory_bytes} bytes hold no block of {counted(groups.groups[0].block_tokens, 'token')}, which has "
             f"{groups.block_bytes} bytes",
             hint="give more kv_memory, or a smaller block_size",
         )

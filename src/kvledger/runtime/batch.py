@@ -17,6 +17,7 @@ from kvledger.errors import ModelError
 from kvledger.runtime.layout import Layer, Layout
 from kvledger.runtime.scheduler import Schedule
 from kvledger.runtime.tables import BlockTables
+from kvledger.units import counted
 
 if TYPE_CHECKING:
     import torch
@@ -123,8 +124,8 @@ class Batch:
         """
         if self.attended != len(self.layout.layers):
             raise ModelError(
-                f"{self.attended} of {len(self.layout.layers)} layers attended over block tables: the model does not "
-                "hand its keyword arguments down to every layer"
+                f"{self.attended} of {counted(len(self.layout.layers), 'layer')} attended over block tables: the "
+                "model does not hand its keyword arguments down to every layer"
             )
 
 

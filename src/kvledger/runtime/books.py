@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from kvledger.errors import ModelError
 from kvledger.ledger import Ledger, Memo
+from kvledger.units import counted
 
 if TYPE_CHECKING:
     import torch
@@ -75,7 +76,7 @@ def take_ledger(cache: Any, rows: list[Row]) -> Ledger:
     for tensor in find_tensors(cache):
         count, heads, slots, size = tensor.shape
         if count != len(rows):
-            raise ModelError(f"the cache has {count} rows, and the batch {len(rows)}")
+            raise ModelError(f"the cache has {counted(count, 'row')}, and the batch {len(rows)}")
         storage = tensor.untyped_storage()
         storages[storage.data_ptr()] = storage.nbytes()
         slot_bytes = heads * size * tensor.element_size()

@@ -17,6 +17,7 @@ from kvledger.pool.groups import BlockGroups
 from kvledger.runtime.options import Options, Reservation
 from kvledger.runtime.sequence import Sequence
 from kvledger.runtime.tables import Admission, BlockTables, Numbers, Rooms
+from kvledger.units import counted
 
 __all__ = ["Extents", "make_tables"]
 
@@ -47,7 +48,7 @@ class Extents(BlockTables):
             )
         if blocks < max_model_len:
             raise CapacityError(
-                f"the pool holds {blocks} tokens, and one request may reserve {max_model_len}",
+                f"the pool holds {counted(blocks, 'token')}, and one request may reserve {max_model_len}",
                 hint=f"give more memory, or max_model_len={blocks}",
             )
         super().__init__(

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from kvledger.errors import ModelError
 from kvledger.pool.groups import BlockGroups, GroupKind, LayerGroup
+from kvledger.units import counted
 
 __all__ = ["Layer", "Layout", "Shape", "arrange_layers"]
 
@@ -72,7 +73,7 @@ def arrange_layers(layers: list[Layer], *, block_size: int) -> Layout:
         raise ModelError("no layer of the model keeps keys and values in a way that can be paged")
     shapes = {layer.shape for layer in layers}
     if len(shapes) > 1:
-        listed = ", ".join(f"{s.kv_heads} heads of {s.head_size} {s.dtype}" for s in sorted(shapes, key=str))
+        listed = ", ".join(f"{counted(s.kv_heads, 'head')} of {s.head_size} {s.dtype}" for s in sorted(shapes, key=str))
         raise ModelError(f"the layers keep different shapes ({listed}), and blocks of one pool have one shape")
     by_window: dict[int | None, list[Layer]] = {}
     for layer in layers:

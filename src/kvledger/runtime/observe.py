@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 from kvledger.errors import ModelError
 from kvledger.ledger import Account, Ledger, LedgerIntegral
 from kvledger.runtime.books import Row, find_cache, find_tensors, take_ledger
-from kvledger.units import format_bytes
+from kvledger.units import counted, format_bytes
 
 __all__ = ["Observation", "Observer", "observe"]
 
@@ -69,8 +69,8 @@ class Observer:
             return "\n".join(["No forward has filled a cache.", *self._excuses()])
         ratios = self.mean_ratio()
         lines = [
-            f"Measured on the tensors of {len(self.observations)} forwards; the cache grew to "
-            f"{format_bytes(peak.ledger.capacity)} for {peak.rows} rows.",
+            f"Measured on the tensors of {counted(len(self.observations), 'forward')}; the cache grew to "
+            f"{format_bytes(peak.ledger.capacity)} for {counted(peak.rows, 'row')}.",
             "",
             f"{'account':<14}{'at its largest':>16}{'mean':>9}",
         ]
@@ -82,7 +82,7 @@ class Observer:
         return "\n".join([*lines, *self._excuses()])
 
     def _excuses(self) -> list[str]:
-        return [f"Not seen: {count} forwards, {reason}." for reason, count in self.unseen.items()]
+        return [f"Not seen: {counted(count, 'forward')}, {reason}." for reason, count in self.unseen.items()]
 
 
 def observe(model: Any) -> Observer:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from kvledger.errors import ModelError
 from kvledger.runtime.layout import Layer, Shape
+from kvledger.units import counted
 
 if TYPE_CHECKING:
     import torch
@@ -80,7 +81,8 @@ def find_layers(model: Any, *, max_model_len: int | None = None) -> list[Layer]:
     if expected is not None and found != set(range(expected)):
         missing = sorted(set(range(expected)) - found)
         raise ModelError(
-            f"{len(missing)} of the {expected} layers of `{type(model).__name__}` (from layer {missing[0]} on) do not "
+            f"{len(missing)} of the {expected:,} layers of `{type(model).__name__}` (from layer {missing[0]} on) do "
+            "not "
             "attend through Transformers' attention interface: they have an attention of their own, keep a state, or "
             "share what others keep",
             hint=_HINT,
@@ -106,7 +108,7 @@ def _check_window(model: Any, layer: Layer, max_model_len: int | None) -> None:
 
 
 def _tell_window(window: int | None) -> str:
-    return "every token" if window is None else f"a window of {window} tokens"
+    return "every token" if window is None else f"a window of {counted(window, 'token')}"
 
 
 def find_token_bytes(model: Any, *, max_model_len: int | None) -> int:

@@ -18,6 +18,7 @@ from kvledger.runtime.extents import make_tables
 from kvledger.runtime.options import Options, Preemption
 from kvledger.runtime.sequence import Sequence
 from kvledger.runtime.store import NoStore, Saved, Store
+from kvledger.units import counted
 
 __all__ = ["Schedule", "Scheduler", "Tally"]
 
@@ -77,7 +78,7 @@ class Scheduler:
         most = groups.most_tokens(blocks, in_flight_tokens=in_flight, max_model_len=max_model_len)
         if most < max_model_len - 1:
             raise CapacityError(
-                f"the {blocks} blocks of the pool serve one of {most + 1} tokens, not of {max_model_len}",
+                f"the {blocks:,} blocks of the pool serve one of {counted(most + 1, 'token')}, not of {max_model_len}",
                 hint=f"give more memory, or max_model_len={most + 1}",
             )
         self.options = options

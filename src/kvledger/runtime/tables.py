@@ -13,6 +13,7 @@ from kvledger.ledger import Ledger, Memo
 from kvledger.pool.groups import BlockGroups
 from kvledger.runtime.sequence import Sequence
 from kvledger.runtime.store import Saved
+from kvledger.units import counted
 
 __all__ = ["Admission", "BlockTables", "Rooms"]
 
@@ -211,8 +212,8 @@ class BlockTables:
         block_bytes = self.groups.block_bytes
         if held != self.blocks - self.free_blocks:
             raise UnbalancedLedger(
-                f"the tables of {len(sequences)} sequences hold {held} blocks, but {self.blocks - self.free_blocks} of "
-                f"{self.blocks} are not free",
+                f"the tables of {counted(len(sequences), 'sequence')} hold {counted(held, 'block')}, but "
+                f"{self.blocks - self.free_blocks} of {self.blocks} are not free",
                 hint="this is a fault of kvledger; please report it",
             )
         cached = self.cached_blocks * block_bytes

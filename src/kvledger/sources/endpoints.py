@@ -19,6 +19,7 @@ from kvledger.errors import SourceError
 from kvledger.measure.tear import is_surely_torn
 from kvledger.sources.encoding import decode, is_wide
 from kvledger.sources.http import Access, Address, fetch, fetch_with_retries
+from kvledger.units import counted
 
 __all__ = ["Answer", "Endpoint", "decode_text", "read_text"]
 
@@ -234,7 +235,7 @@ def _tell_ollama(text: str) -> SourceError:
     from kvledger.engines.ollama.running import read_running
 
     models = [
-        one.name if one.context_tokens is None else f"{one.name} with {one.context_tokens:,} tokens of context"
+        one.name if one.context_tokens is None else f"{one.name} with {counted(one.context_tokens, 'token')} of context"
         for one in read_running(text)
     ]
     loaded = ", ".join(models[:5]) or "none"

@@ -13,6 +13,7 @@ from kvledger.errors import SourceError, TraceError, UsageError
 from kvledger.traces import ReadOptions, SessionStarts, Trace, read_folder, read_trace, synthesise, with_content
 from kvledger.traces.formats.llmservingsim import RUN_FORMAT, workload_of_run
 from kvledger.traces.synthetic import PREFIX
+from kvledger.units import counted
 
 __all__ = ["load_trace"]
 
@@ -118,7 +119,7 @@ def _load_folder(path: Path, columns: str | None, options: ReadOptions) -> Trace
     except OSError as error:
         raise SourceError(f"folder `{path.name}` cannot be read: {error.strerror}") from error
     if len(paths) > _MAX_FILES:
-        raise SourceError(f"folder `{path.name}` has {len(paths):,} files, more than {_MAX_FILES:,}")
+        raise SourceError(f"folder `{path.name}` has {counted(len(paths), 'file')}, more than {_MAX_FILES:,}")
     files: dict[str, Callable[[], BinaryIO]] = {entry.name: partial(_open, entry) for entry in paths}
     return read_folder(files, name=f"folder `{path.name}`", options=options)
 

@@ -17,6 +17,7 @@ from kvledger.measure.recording import MAGIC, FrameReader, RecordedSample
 from kvledger.sources.endpoints import Endpoint, decode_text, read_text
 from kvledger.sources.http import Access, parse_address
 from kvledger.sources.prometheus import Range, fetch_instances, read_api_answer
+from kvledger.units import counted
 
 __all__ = ["Feed", "Pace", "Window", "is_server", "open_feed"]
 
@@ -206,7 +207,7 @@ def _read_folder(folder: Path) -> Feed:
     try:
         paths = sorted(entry for entry in folder.iterdir() if entry.is_file() and not entry.name.startswith("."))
         if len(paths) > _MAX_FILES:
-            raise SourceError(f"the folder has {len(paths):,} files, more than {_MAX_FILES:,}")
+            raise SourceError(f"the folder has {counted(len(paths), 'file')}, more than {_MAX_FILES:,}")
         stamped = sorted((path.stat().st_mtime, path.name, path) for path in paths)
     except OSError as error:
         raise SourceError(f"the folder cannot be read: {error.strerror}") from error

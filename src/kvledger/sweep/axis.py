@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import msgspec
 
 from kvledger.errors import UsageError
-from kvledger.units import GIB, KIB, MIB, parse_bytes
+from kvledger.units import GIB, KIB, MIB, counted, parse_bytes
 
 __all__ = ["MOST_VALUES", "Range", "Scalar", "values_of"]
 
@@ -43,7 +43,7 @@ def values_of(name: str, axis: Sequence[Scalar] | Range) -> list[Scalar]:
     if not values:
         raise UsageError(f"`{name}` of the grid lists no value", hint="give at least one, or leave it out")
     if len(values) > MOST_VALUES:
-        raise UsageError(f"`{name}` of the grid lists {len(values):,} values, more than {MOST_VALUES:,}")
+        raise UsageError(f"`{name}` of the grid lists {counted(len(values), 'value')}, more than {MOST_VALUES:,}")
     return list({(type(value), value): value for value in values}.values())
 
 
@@ -93,7 +93,7 @@ def _multiples(name: str, low: float, high: float, times: float) -> list[float]:
 
 def _check_count(name: str, count: int) -> None:
     if count > MOST_VALUES:
-        raise UsageError(f"the range of `{name}` has {count:,} values, more than {MOST_VALUES:,}")
+        raise UsageError(f"the range of `{name}` has {counted(count, 'value')}, more than {MOST_VALUES:,}")
 
 
 def _size_text(size_bytes: int) -> str:

@@ -18,6 +18,7 @@ import msgspec
 
 from kvledger.errors import UsageError
 from kvledger.sweep.axis import Range, Scalar, values_of
+from kvledger.units import counted
 
 __all__ = ["MOST_CELLS", "Cells", "Values", "read_grid"]
 
@@ -154,7 +155,9 @@ def _one(value: object, kind: Any, where: str) -> Any:
 
 def _check_count(count: int, source: str) -> None:
     if count > MOST_CELLS:
-        raise UsageError(f"{source} has {count:,} cells, more than {MOST_CELLS:,}", hint="split it into several grids")
+        raise UsageError(
+            f"{source} has {counted(count, 'cell')}, more than {MOST_CELLS:,}", hint="split it into several grids"
+        )
 
 
 def _listed(file: _File, fixed: Values, axes: Mapping[str, Sequence[Scalar]], read: Read) -> Iterator[Values]:

@@ -35,7 +35,7 @@ def with_content(trace: Trace, known: Trace, *, origin: str = "another trace of 
         first = int(other[0])
         differing = f"{counted(len(other), 'request')} {'differs' if len(other) == 1 else 'differ'}"
         raise TraceError(
-            f"request {first} has {mine.prompt_tokens[first]:,} prompt tokens in the trace and "
+            f"request {first} has {counted(mine.prompt_tokens[first], 'prompt token')} in the trace and "
             f"{theirs.prompt_tokens[first]:,} in the content file; {differing}",
             hint="both must hold the same requests in the same order",
         )

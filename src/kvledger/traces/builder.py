@@ -17,6 +17,7 @@ from kvledger.replay.workload import Beams, Content, SharedPrefix, Workload
 from kvledger.traces.batch import Batch, Identity, IdentityKind
 from kvledger.traces.growing import GrowingColumn
 from kvledger.traces.record import Trace, TraceAccuracy, TraceFormat
+from kvledger.units import counted
 
 __all__ = ["MAX_LENGTH_TOKENS", "WorkloadBuilder"]
 
@@ -107,7 +108,7 @@ class WorkloadBuilder:
         self._append(batch, keep)
         if self._kept > MAX_ROWS or self._ids > MAX_IDS:
             raise TraceError(
-                f"{self.source} has more than {self._kept - 1:,} requests with {self._ids:,} content ids",
+                f"{self.source} has more than {counted(self._kept - 1, 'request')} with {self._ids:,} content ids",
                 hint="split the trace by time and look at one part",
             )
 

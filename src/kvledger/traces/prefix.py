@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvledger.replay.workload import Content, HashIds, HashKind, SharedPrefix, TokenIds, Workload
+from kvledger.units import counted
 
 __all__ = ["PrefixShare", "content_kind", "prefix_share"]
 
@@ -40,7 +41,9 @@ def content_kind(content: Content | None) -> str:
             return "token ids"
         case HashIds():
             kind = "chained" if content.kind is HashKind.CHAIN else "content"
-            size = "of varying length" if content.lengths is not None else f"of {content.block_tokens} tokens"
+            size = (
+                "of varying length" if content.lengths is not None else f"of {counted(content.block_tokens, 'token')}"
+            )
             return f"{kind} block ids, blocks {size}"
 
 

@@ -10,6 +10,7 @@ from kvledger.ledger import Accuracy
 from kvledger.replay.observed import Observed
 from kvledger.replay.workload import Workload
 from kvledger.traces.served import Served
+from kvledger.units import counted
 
 __all__ = ["ErrorBand", "Trace", "TraceAccuracy", "TraceFormat"]
 
@@ -75,7 +76,7 @@ class Trace:
         """
         kept, dropped = len(self.workload), sum(self.dropped.values())
         if self.rows_read != kept + dropped:
-            raise TraceError(f"{self.rows_read} rows read are not {kept} kept plus {dropped} dropped")
+            raise TraceError(f"{counted(self.rows_read, 'row')} read are not {kept} kept plus {dropped} dropped")
         self.workload.check()
         if self.observed is not None:
             self.observed.check(self.workload.arrival_seconds)

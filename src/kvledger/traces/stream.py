@@ -10,6 +10,7 @@ from typing import Any, BinaryIO, cast
 import pyarrow as pa
 
 from kvledger.errors import SourceError
+from kvledger.units import counted
 
 __all__ = ["HEAD_BYTES", "Limits", "TraceInput"]
 
@@ -87,7 +88,7 @@ class TraceInput(io.RawIOBase):
                 break
             if len(self.codecs) == self.limits.layers:
                 raise SourceError(
-                    f"{self.name} is compressed more than {self.limits.layers} times over",
+                    f"{self.name} is compressed more than {counted(self.limits.layers, 'time')} over",
                     hint="decompress it once by hand and look at what is inside",
                 )
             self.codecs = (*self.codecs, codec)

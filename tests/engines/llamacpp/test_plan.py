@@ -347,7 +347,7 @@ def test_a_server_that_does_not_fit_says_the_largest_context():
 def test_cells_beyond_the_training_context_are_named_as_lost():
     result = plan(model("1x(kv=1,head=64)", train=8192), ctx_size=16384, parallel=1)
     assert result.length_limit_tokens == 8192
-    assert any("8192 cells of each of 1 strips" in note for note in result.notes)
+    assert any("8,192 cells of each of 1 strip lie" in note for note in result.notes)
 
 
 def test_values_of_different_widths_are_padded_without_flash_attention():

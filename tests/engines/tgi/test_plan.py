@@ -65,7 +65,7 @@ def test_memory_is_nine_tenths_of_what_warm_up_leaves():
     ("layers", "settings", "error", "words"),
     [
         ("1x(kv=1,head=64)", {"version": "2.4.0"}, UsageError, "known from 3.0.0"),
-        ("1x(kv=1,head=64)", {"block_tokens": 16}, UsageError, "has blocks of 1 tokens"),
+        ("1x(kv=1,head=64)", {"block_tokens": 16}, UsageError, "has blocks of 1 token "),
         ("1x(latent=512,rope=64)", {}, ModelError, "latent"),
         ("1x(kv=1,head=64)+1x(kv=2,head=64)", {}, ModelError, "one shape"),
     ],

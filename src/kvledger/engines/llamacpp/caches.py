@@ -21,6 +21,7 @@ from kvledger.model import (
     Storage,
     TensorRole,
 )
+from kvledger.units import counted
 
 __all__ = ["CacheTypes", "Sides", "find_sides", "find_state_bytes", "find_types", "make_parts", "row_bytes"]
 
@@ -97,8 +98,8 @@ def row_bytes(elements: int, kv_format: KvFormat) -> int:
     """
     if kv_format.group_elements and elements % kv_format.group_elements:
         raise UsageError(
-            f"a row of {elements} elements is no whole number of blocks of {kv_format.group_elements}, so llama.cpp "
-            f"cannot store it as `{kv_format.name}`",
+            f"a row of {counted(elements, 'element')} is no whole number of blocks of {kv_format.group_elements}, "
+            f"so llama.cpp cannot store it as `{kv_format.name}`",
             hint="use f16",
         )
     return kv_format.side_bytes(elements)

@@ -16,7 +16,7 @@ from kvledger.engines.llamacpp.settings import Build, Flags
 from kvledger.engines.plan import PrintedLine
 from kvledger.ledger import Accuracy
 from kvledger.model import ModelSpec
-from kvledger.units import MIB
+from kvledger.units import MIB, counted
 
 __all__ = ["make_lines", "mib"]
 
@@ -50,8 +50,8 @@ def _size_line(part: Part, context: Context, types: CacheTypes, flags: Flags, bu
         f"V ({types.value_name}): {mib(values):7.2f} MiB"
     )
     meaning = (
-        f"cells of each of {context.streams} strip(s): {part.pool.units} cells in all, every one allocated now, "
-        "whatever the requests need"
+        f"cells of each of {context.streams} strip(s): {counted(part.pool.units, 'cell')} in all, every one "
+        "allocated now, whatever the requests need"
     )
     return PrintedLine(text=text, meaning=meaning, accuracy=Accuracy.DERIVED, level=_level(build))
 
@@ -80,8 +80,8 @@ def _state_lines(
         f"{model.block_count:3d} layers, {seqs}), R (f32): {mib(conv):7.2f} MiB, S (f32): {mib(state):7.2f} MiB{tail}"
     )
     meaning = (
-        f"states of {len(part.layers)} layers (the line counts all {model.block_count}), one for each slot; they do "
-        "not grow with the context"
+        f"states of {counted(len(part.layers), 'layer')} (the line counts all {model.block_count}), one for each "
+        "slot; they do not grow with the context"
     )
     # b9093 has no tail and b11434 has it; when it came is not known
     known = build.number >= 11434 or not build.quiet
@@ -127,9 +127,9 @@ def _context_lines(context: Context, build: Build) -> list[PrintedLine]:
 def _server_line(context: Context, build: Build) -> PrintedLine:
     unified = str(context.unified).lower()
     lost = context.n_ctx_seq - context.n_ctx_slot
-    meaning = f"the longest request is {context.n_ctx_slot} tokens, prompt and answer together"
+    meaning = f"the longest request is {counted(context.n_ctx_slot, 'token')}, prompt and answer together"
     if lost > 0 and not context.unified:
-        meaning += f"; {lost} cells of each strip can never be used (training context or per-slot cap)"
+        meaning += f"; {counted(lost, 'cell')} of each strip can never be used (training context or per-slot cap)"
     text = f"initializing, n_slots = {context.slots}, n_ctx_slot = {context.n_ctx_slot}, kv_unified = '{unified}'"
     if not build.quiet:
         text = f"initializing slots, n_slots = {context.slots}"

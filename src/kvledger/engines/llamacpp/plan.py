@@ -21,7 +21,7 @@ from kvledger.engines.settings import reject
 from kvledger.errors import UsageError
 from kvledger.ledger import Accuracy
 from kvledger.model import LatentCache, ModelSpec
-from kvledger.units import GIB, MIB
+from kvledger.units import GIB, MIB, agree, counted
 
 __all__ = ["make_plan", "model_memory"]
 
@@ -133,9 +133,14 @@ def _notes(context: Context, flags: Flags, build: Build, parts: Sequence[Part]) 
         )
     lost = context.n_ctx_seq - context.n_ctx_slot
     if lost > 0 and not context.unified:
-        notes.append(f"{lost} cells of each of {context.slots} strips lie beyond what a slot may use")
+        notes.append(
+            f"{counted(lost, 'cell')} of each of {counted(context.slots, 'strip')} {agree(lost, 'lies', 'lie')} "
+            "beyond what a slot may use"
+        )
     if context.unified and context.slots > 1:
-        notes.append(f"{context.slots} slots share {context.n_ctx} cells: the context is not per request")
+        notes.append(
+            f"{counted(context.slots, 'slot')} share {counted(context.n_ctx, 'cell')}: the context is not per request"
+        )
     if any(part.claim.name == "full" and part.claim.window_tokens for part in parts):
         notes.append("every layer has the same window; llama.cpp then stores the whole context")
     return tuple(notes)

@@ -16,7 +16,7 @@ from kvledger.engines.settings import Reader, integer, read_settings, reject
 from kvledger.errors import ModelError, UsageError
 from kvledger.ledger import Accuracy
 from kvledger.model import AttentionCache, LatentCache, Layer, ModelSpec, StateCache, Storage, find_kv_format
-from kvledger.units import GIB, MIB
+from kvledger.units import GIB, MIB, counted
 
 __all__ = ["make_plan", "model_memory"]
 
@@ -174,11 +174,11 @@ def _notes(settings: _Settings, groups: tuple[LayerGroup, ...], storage: Storage
     notes = [f"a layer that grows is copied: {widest} bytes a token are held twice for a moment"]
     if any(group.kind is ClaimKind.WINDOW for group in groups) or settings.max_kv_size:
         notes.append(
-            f"while the prompt comes in, a rotating cache holds up to a chunk of {settings.prefill_step_size} tokens "
-            "more than its size"
+            f"while the prompt comes in, a rotating cache holds up to a chunk of "
+            f"{counted(settings.prefill_step_size, 'token')} more than its size"
         )
     if settings.kv_bits and settings.quantized_kv_start:
-        notes.append(f"the first {settings.quantized_kv_start} tokens are kept in full until then")
+        notes.append(f"the first {settings.quantized_kv_start:,} tokens are kept in full until then")
     if any(isinstance(layer.cache, AttentionCache | LatentCache) for g in groups for layer in g.layers):
         notes.append("the server keeps finished prompts for reuse; their caches take memory too")
     return tuple(notes)

@@ -135,7 +135,7 @@ def make_plan(model: ModelSpec, deployment: Deployment, memory: KvMemory) -> Pla
 def _notes(context: int, parallel: int) -> tuple[str, ...]:
     return (
         f"llama.cpp {BUILD} is taken for the server inside; Ollama does not print which build it carries",
-        f"{parallel} strip(s) of {context} tokens are reserved when the model is loaded, whatever the requests need",
+        f"{parallel} strip(s) of {context:,} tokens are reserved when the model is loaded, whatever the requests need",
         "some architectures are forced to one parallel request; Ollama logs it when it does",
     )
 

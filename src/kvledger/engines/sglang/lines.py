@@ -7,6 +7,7 @@ from kvledger.engines.sglang.rules import WindowRule
 from kvledger.engines.sglang.sizing import Layers, PoolSizes, Sizing
 from kvledger.ledger import Accuracy
 from kvledger.model import Layer
+from kvledger.units import counted
 
 __all__ = ["make_lines"]
 
@@ -30,8 +31,8 @@ def _size_line(sizing: Sizing, layers: tuple[Layer, ...], tokens: int, pool: str
     sizes = f"K size: {keys / _GB:.2f} GB, V size: {values / _GB:.2f} GB" if values else f"KV size: {keys / _GB:.2f} GB"
     return _line(
         f"KV Cache is allocated.{dtype} #tokens: {tokens}, {sizes}",
-        f"the {pool} pool of one tensor-parallel rank, in GiB; {sizing.workload.page_tokens} more tokens are "
-        "allocated for padding",
+        f"the {pool} pool of one tensor-parallel rank, in GiB; {counted(sizing.workload.page_tokens, 'more token')} "
+        "are allocated for padding",
     )
 
 
@@ -41,7 +42,8 @@ def _state_line(sizing: Sizing, layers: Layers, slots: int) -> PrintedLine:
     size = f"max_mamba_cache_size: {slots}, " if sizing.rules.read >= (0, 5, 6) else ""
     return _line(
         f"Mamba Cache is allocated. {size}conv_state size: {convolution:.2f}GB, ssm_state size: {recurrent:.2f}GB ",
-        f"{slots} states and one for padding; with the radix cache a running request takes about three of them",
+        f"{counted(slots, 'state')} and one for padding; with the radix cache a running request takes about three "
+        "of them",
     )
 
 

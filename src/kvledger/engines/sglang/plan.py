@@ -224,7 +224,7 @@ def _find_failure(sizing: Sizing, layers: Layers, sizes: PoolSizes, memory: KvMe
         shortest = layers.window_tokens + page
         if layers.window and sizing.rules.window_checked and shortest >= sizes.window_tokens:
             text = (
-                f"SWA pool ({sizes.window_tokens} tokens) cannot hold even one request: the prefill admission floor "
+                f"SWA pool ({sizes.window_tokens:,} tokens) cannot hold even one request: the prefill admission floor "
                 f"is sliding_window_size ({layers.window_tokens}) + page_size ({page}). Increase "
                 "--swa-full-tokens-ratio or the total KV budget."
             )

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from kvledger.engines.plan import Deployment
 from kvledger.engines.settings import Reader, boolean, choice, integer, integers, ratio, read_settings
 from kvledger.errors import UsageError
+from kvledger.units import counted
 
 __all__ = ["Settings", "find_page_tokens", "read_server_settings"]
 
@@ -112,4 +113,6 @@ def find_page_tokens(deployment: Deployment, settings: Settings, *, sparse: bool
     allowed = _FORCED_PAGES[backend]
     if asked in allowed:
         return asked, None
-    return allowed[0], f"`{backend}` needs pages of {allowed[0]} tokens" + (f", not {asked}" if asked else "")
+    return allowed[0], f"`{backend}` needs pages of {counted(allowed[0], 'token')}" + (
+        f", not {asked}" if asked else ""
+    )

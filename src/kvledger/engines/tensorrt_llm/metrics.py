@@ -15,6 +15,7 @@ from kvledger.engines.facts import Engine, EngineSnapshot, PoolReading
 from kvledger.engines.quantity import Quantity, add, exact
 from kvledger.engines.strict_json import find_object, number, read_json
 from kvledger.errors import SourceError
+from kvledger.units import counted
 
 __all__ = ["WANTED", "read_iterations", "read_metrics"]
 
@@ -124,7 +125,7 @@ def read_iterations(text: str) -> tuple[EngineSnapshot, ...]:
     """
     records = _find_records(text)
     if len(records) > _MAX_ITERATIONS:
-        raise SourceError(f"{len(records):,} iterations are more than the {_MAX_ITERATIONS:,} that are read")
+        raise SourceError(f"{counted(len(records), 'iteration')} are more than the {_MAX_ITERATIONS:,} that are read")
     return tuple(_read_iteration(record) for record in records)
 
 

@@ -40,7 +40,7 @@ from kvledger.engines.tensorrt_llm.settings import Rules, Settings, find_rules, 
 from kvledger.errors import ModelError, UsageError
 from kvledger.ledger import Accuracy
 from kvledger.model import LatentCache, Layer, ModelSpec, Storage
-from kvledger.units import GIB, MIB
+from kvledger.units import GIB, MIB, counted
 
 __all__ = ["make_plan", "model_memory"]
 
@@ -289,7 +289,7 @@ def _notes(
     if largest < longest:
         notes.append(
             f"Attention window size {longest} exceeds upper bound {largest} for available blocks: the longest request "
-            f"is {largest} tokens"
+            f"is {counted(largest, 'token')}"
         )
     if any(group.cap_tokens for group in groups) and len(windows) == 1:
         notes.append("sliding-window layers are stored in full: max_attention_window is not given by layer")

@@ -28,7 +28,7 @@ from kvledger.engines.settings import Reader, choice, integer, ratio, read_setti
 from kvledger.errors import ModelError, UsageError
 from kvledger.ledger import Accuracy
 from kvledger.model import AttentionCache, Layer, ModelSpec, Storage
-from kvledger.units import GIB, MIB
+from kvledger.units import GIB, MIB, counted
 
 __all__ = ["make_plan", "model_memory"]
 
@@ -66,7 +66,7 @@ def _find_block(deployment: Deployment, settings: _Settings) -> int:
     block = _BLOCK_TOKENS[settings.attention]
     if deployment.block_tokens not in (None, block):
         raise UsageError(
-            f"TGI has blocks of {block} tokens with `{settings.attention}`, not {deployment.block_tokens}",
+            f"TGI has blocks of {counted(block, 'token')} with `{settings.attention}`, not {deployment.block_tokens}",
             hint="choose `attention`: " + ", ".join(f"{name} ({size})" for name, size in _BLOCK_TOKENS.items()),
         )
     return block

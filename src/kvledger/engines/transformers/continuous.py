@@ -29,7 +29,7 @@ from kvledger.engines.transformers.settings import Settings
 from kvledger.errors import ModelError, UsageError
 from kvledger.ledger import Accuracy
 from kvledger.model import AttentionCache, ModelSpec, Storage, heads_per_rank
-from kvledger.units import MIB
+from kvledger.units import MIB, counted
 
 __all__ = ["find_geometry", "plan_continuous"]
 
@@ -55,7 +55,7 @@ def _shape(groups: Sequence[LayerGroup], tp: int) -> AttentionCache:
             hint="use `--set cache=dynamic`",
         )
     if tp > 1 and first.kv_heads % tp:
-        raise UsageError(f"{first.kv_heads} key-value heads cannot be divided among {tp} ranks")
+        raise UsageError(f"{counted(first.kv_heads, 'key-value head')} cannot be divided among {counted(tp, 'rank')}")
     return first
 
 
@@ -217,7 +217,7 @@ def _notes(
     if len(geometry.groups) > 1 and longest and sectors > 0:
         together = count_storable_requests(geometry, sectors, longest)
         notes.append(
-            f"counts here give every request sectors of its own; sharing them, {together} requests of {longest} tokens "
-            "fit"
+            f"counts here give every request sectors of its own; sharing them, {counted(together, 'request')} of "
+            f"{longest:,} tokens fit"
         )
     return tuple(notes)

@@ -32,6 +32,7 @@ from kvledger.model import (
     find_kv_format,
     heads_per_rank,
 )
+from kvledger.units import counted
 
 __all__ = ["Alignment", "BuiltLayers", "build_layers"]
 
@@ -155,7 +156,7 @@ def _stage_of(model: ModelSpec, settings: Settings) -> _StageOf:
     if given is not None:
         if len(given) != stages or sum(given) != blocks:
             raise UsageError(
-                f"the layer partition {given} does not give {blocks} layers to {stages} stages",
+                f"the layer partition {given} does not give {counted(blocks, 'layer')} to {counted(stages, 'stage')}",
                 hint="give one number a stage, separated by commas",
             )
         return _StageOf(blocks, given)

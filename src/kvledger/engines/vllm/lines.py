@@ -10,7 +10,7 @@ from kvledger.engines.vllm.layers import Alignment
 from kvledger.engines.vllm.rules import LogStyle, Rules
 from kvledger.engines.vllm.sizing import Shortage, Sizing
 from kvledger.ledger import Accuracy
-from kvledger.units import GIB
+from kvledger.units import GIB, counted
 
 __all__ = [
     "alignment_lines",
@@ -49,7 +49,8 @@ def alignment_lines(alignment: Alignment) -> tuple[PrintedLine, ...]:
                 text=f"Setting attention block size to {alignment.block_tokens} tokens to ensure that attention page "
                 "size is >= mamba page size.",
                 meaning=f"a state takes {alignment.state_bytes} bytes a layer and must fit into one page, so a block "
-                f"holds {alignment.block_tokens} tokens: that is the grain of every request and of prefix reuse",
+                f"holds {counted(alignment.block_tokens, 'token')}: that is the grain of every request and of "
+                "prefix reuse",
                 accuracy=Accuracy.DERIVED,
             )
         )
@@ -116,8 +117,8 @@ def group_lines(sizing: Sizing, rules: Rules) -> tuple[PrintedLine, ...]:
         lines.append(
             PrintedLine(
                 text=f"Add {missing} padding layers, may waste at most {missing / layers * 100:.2f}% KV cache memory",
-                meaning=f"one group is {missing} layers narrower than a block; the percentage compares with the "
-                f"{layers} layers of that kind, of all groups together it is {share:.2%}",
+                meaning=f"one group is {counted(missing, 'layer')} narrower than a block; the percentage compares "
+                f"with the {counted(layers, 'layer')} of that kind, of all groups together it is {share:.2%}",
                 accuracy=Accuracy.DERIVED,
                 level="WARNING",
             )
@@ -129,7 +130,7 @@ def override_line(profiled: int, forced: int) -> PrintedLine:
     """Return the line about forced blocks."""
     return PrintedLine(
         text=f"Overriding num_gpu_blocks={profiled} with num_gpu_blocks_override={forced}",
-        meaning=f"the memory is worth {profiled} blocks, but {forced} are allocated",
+        meaning=f"the memory is worth {counted(profiled, 'block')}, but {forced} are allocated",
         accuracy=Accuracy.DERIVED,
     )
 
@@ -160,9 +161,9 @@ def size_lines(sizing: Sizing, rules: Rules, *, device: str, shards: tuple[int, 
     concurrency = f"Maximum concurrency for {length} tokens per request: {sizing.concurrency:.2f}x"
     size_meaning = _size_meaning(sizing, rules)
     concurrency_meaning = (
-        f"{sizing.blocks} blocks, the null block included, over the "
-        f"{sum(claim.count_units(sizing.max_model_len) for claim in sizing.claims)} blocks that one request of "
-        f"{length} tokens takes at most; shorter requests run in larger numbers"
+        f"{counted(sizing.blocks, 'block')}, the null block included, over the "
+        f"{counted(sum(claim.count_units(sizing.max_model_len) for claim in sizing.claims), 'block')} that one "
+        f"request of {length} tokens takes at most; shorter requests run in larger numbers"
     )
     if rules.log_style in (LogStyle.ONE_LINE, LogStyle.ONE_LINE_DEVICE):
         lines.append(
@@ -217,8 +218,8 @@ def _size_meaning(sizing: Sizing, rules: Rules) -> str:
         )
     if groups > 1:
         return (
-            f"tokens: the blocks shared out evenly among {groups} groups; less than what fits, because a group with "
-            "a window or a state takes few blocks"
+            f"tokens: the blocks shared out evenly among {counted(groups, 'group')}; less than what fits, because a "
+            "group with a window or a state takes few blocks"
         )
     return "tokens: all blocks, the null block included, times the tokens of a block"
 

@@ -14,7 +14,7 @@ from kvledger.engines.vllm.settings import Settings, resolve_settings
 from kvledger.errors import CapacityError
 from kvledger.ledger import Accuracy
 from kvledger.model import ModelSpec
-from kvledger.units import GIB, MIB, format_bytes
+from kvledger.units import GIB, MIB, counted, format_bytes
 
 __all__ = ["model_memory"]
 
@@ -92,7 +92,8 @@ def _activations(model: ModelSpec, settings: Settings, budget: GpuBudget) -> Mem
         "activations",
         peak,
         spread=0.5,
-        why=f"{tokens} batched tokens x {hidden} x 32 B + {sequences} sequences x {vocabulary} logits x 6 B",
+        why=f"{tokens:,} batched tokens x {hidden} x 32 B + {counted(sequences, 'sequence')} x {vocabulary} logits "
+        "x 6 B",
         known=False,
     )
 

@@ -33,6 +33,7 @@ from kvledger.engines.vllm.v0 import plan_v0
 from kvledger.errors import UsageError
 from kvledger.ledger import Accuracy
 from kvledger.model import ModelSpec
+from kvledger.units import counted
 
 __all__ = ["make_plan"]
 
@@ -115,7 +116,7 @@ def _workers(memory: KvMemory, settings: Settings) -> list[Worker]:
     if len(given) == stages * tp:
         return [Worker(stage=i // tp, kv_bytes=value) for i, value in enumerate(given)]
     raise UsageError(
-        f"{len(given)} memory figures do not match {stages} stages of {tp} ranks",
+        f"{counted(len(given), 'memory figure')} do not match {counted(stages, 'stage')} of {counted(tp, 'rank')}",
         hint="give one figure, one a stage, or one a rank",
     )
 

@@ -140,7 +140,7 @@ def _check_copies(model: ModelSpec, deployment: Deployment) -> None:
     queries = (model.query_heads or 0) // kv_heads if kv_heads else 0
     if queries % dcp:
         raise UsageError(
-            f"`dcp` {dcp} does not divide the {queries} query heads of each KV head of `{model.name}`",
+            f"`dcp` {dcp} does not divide the {counted(queries, 'query head')} of each KV head of `{model.name}`",
             hint="choose a divisor of them",
         )
 
@@ -207,11 +207,13 @@ def _check_block(model: ModelSpec, deployment: Deployment, rules: Rules, *, v1: 
     if not taken or (rules.lists_blocks and block not in _LISTED_SMALL_BLOCKS):
         near = max(1, round(block / grain)) * grain
         raise UsageError(
-            f"vLLM {deployment.version} cannot use blocks of {block} tokens: on CUDA they are a multiple of {grain}",
+            f"vLLM {deployment.version} cannot use blocks of {counted(block, 'token')}: on CUDA they are a multiple "
+            f"of {grain}",
             hint=f"use `--block-size {near}`",
         )
     kernel = "FlexAttention" if attention else "Triton's kernel for latent caches"
-    return f"blocks of {block} tokens are no multiple of {grain}: of this version's kernels only {kernel} takes them"
+    blocks = f"blocks of {counted(block, 'token')}"
+    return f"{blocks} are no multiple of {grain}: of this version's kernels only {kernel} takes them"
 
 
 def _blocks(model: ModelSpec, deployment: Deployment, options: Options, rules: Rules) -> tuple[int, int]:

@@ -10,7 +10,7 @@ from kvledger.errors import Error
 from kvledger.findings.evidence import SizeCase
 from kvledger.findings.finding import Finding, Remedy, Trade, amount
 from kvledger.findings.rule import Rule
-from kvledger.units import counted, format_bytes
+from kvledger.units import agree, counted, format_bytes
 
 __all__ = ["LoadDoesNotFit"]
 
@@ -57,7 +57,8 @@ class LoadDoesNotFit(Rule):
         missing = case.plan.count_request_bytes(length) * (wanted - fits)
         yield self.tell(
             case.subject,
-            f"{counted(wanted, 'request')} of {length:,} tokens were asked for, {fits:,} fit at once",
+            f"{counted(wanted, 'request')} of {counted(length, 'token')} {agree(wanted, 'was', 'were')} asked for, "
+            f"{fits:,} {agree(fits, 'fits', 'fit')} at once",
             amount(missing, formula="bytes of the requests that do not fit"),
             *self._remedies(case, length, wanted),
         )
@@ -79,13 +80,14 @@ class LoadDoesNotFit(Rule):
         longest = replace(case.plan, request_limit=None).find_longest_tokens(requests=wanted)
         if 1 < longest < length:
             yield Remedy(
-                setting=f"at most {longest:,} tokens a request (max_tokens)",
+                setting=f"at most {counted(longest, 'token')} a request (max_tokens)",
                 returned=amount(
                     (held - case.plan.count_request_bytes(longest)) * wanted,
                     formula="bytes of the requests asked for, before minus after",
                 ),
                 trade=Trade.TRADE_OFF,
-                proof=f"planned: {counted(wanted, 'request')} of {longest:,} tokens fit at once",
+                proof=f"planned: {counted(wanted, 'request')} of {counted(longest, 'token')} "
+                f"{agree(wanted, 'fits', 'fit')} at once",
                 worse="longer answers are cut",
             )
         try:
@@ -98,7 +100,8 @@ class LoadDoesNotFit(Rule):
                 setting=f"{format_bytes(needed.value)} of KV memory a rank",
                 returned=amount(0, formula="none: it takes memory"),
                 trade=Trade.TRADE_OFF,
-                proof=f"planned: {counted(wanted, 'request')} of {length:,} tokens fit at once",
+                proof=f"planned: {counted(wanted, 'request')} of {counted(length, 'token')} "
+                f"{agree(wanted, 'fits', 'fit')} at once",
                 worse=f"it takes {format_bytes(more)} more on every rank",
                 gain="the requests that were asked for",
             )

@@ -12,7 +12,7 @@ from kvledger.findings.words import share
 from kvledger.ledger import Account
 from kvledger.pool.policy import Kind, Placement, Policy
 from kvledger.replay.what_if import Scenario
-from kvledger.units import KIB, format_bytes
+from kvledger.units import KIB, counted, format_bytes
 
 __all__ = ["BlockTooLarge", "GrainAboveHalf"]
 
@@ -136,7 +136,7 @@ class GrainAboveHalf(Rule):
         yield self.tell(
             case.subject,
             f"{format_bytes(internal)} are held only for grain: buffers and rounding of extents"
-            + (f"; half of {grain:,} tokens a request would be {format_bytes(expected)}" if grain > 1 else ""),
+            + (f"; half of {counted(grain, 'token')} a request would be {format_bytes(expected)}" if grain > 1 else ""),
             amount(internal - expected, formula="mean of `internal`, minus half a grain for each running request"),
             *remedies,
         )
@@ -182,7 +182,7 @@ def _find_finer(case: ReplayCase) -> tuple[Scenario, str, str, int] | None:
 def _called(policy: Policy, case: ReplayCase) -> str:
     if policy.kind is Kind.VMM:
         return f"pages of {format_bytes(case.scenario.pool.vmm_page_bytes)}"
-    return f"blocks of {policy.block_size:,} tokens"
+    return f"blocks of {counted(policy.block_size, 'token')}"
 
 
 def _finer(case: ReplayCase) -> Iterator[Remedy]:

@@ -78,7 +78,7 @@ class CacheRefused(Rule):
                 returned=amount(needed.low / 2, needed.high / 2, formula="half of the bytes"),
                 trade=Trade.TRADE_OFF,
                 proof=f"the cache grows with its context: {format_bytes(needed.value / 2)} hold {half:,} tokens",
-                worse=f"conversations above {half:,} tokens, all slots together, are cut or refused",
+                worse=f"conversations above {counted(half, 'token')}, all slots together, are cut or refused",
             )
         pool = next(iter(case.startup.find_pools("kv")), None) if case.startup is not None else None
         types = {None} if pool is None else {pool.key_dtype, pool.value_dtype}
@@ -139,15 +139,15 @@ class WindowForgets(Rule):
                     returned=amount(0, formula="none: it takes memory", unit="tokens"),
                     trade=Trade.TRADE_OFF,
                     proof="every layer then keeps all cells of the context, so any prefix of it can be continued",
-                    worse=f"layers that keep {window:,} tokens now take as many cells as the others",
+                    worse=f"layers that keep {counted(window, 'token')} now take as many cells as the others",
                     gain="prompts that continue what is cached",
                 )
             )
         yield self.tell(
             case.subject,
-            f"{counted(len(found), 'prompt')}, of which {tokens:,} tokens were in the cache, "
+            f"{counted(len(found), 'prompt')}, of which {counted(tokens, 'token')} were in the cache, "
             f"{'was' if len(found) == 1 else 'were'} computed whole again: "
-            + (f"layers with a window of {window:,} tokens" if window > 1 else "a window or a state")
+            + (f"layers with a window of {counted(window, 'token')}" if window > 1 else "a window or a state")
             + " no longer had what that beginning needs",
             amount(tokens, formula="cached tokens of these prompts", unit="tokens", accuracy=Accuracy.MEASURED),
             *remedies,

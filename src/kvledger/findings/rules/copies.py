@@ -60,7 +60,8 @@ class MoreRanksThanHeads(Rule):
         yield from _tell_copies(
             self,
             case,
-            f"{counted(heads, 'KV head')} over {tp} tensor-parallel ranks: each is stored {tp // heads} times",
+            f"{counted(heads, 'KV head')} over {counted(tp, 'tensor-parallel rank')}: each is stored "
+            f"{counted(tp // heads, 'time')}",
             dcp=tp // heads,
         )
 
@@ -100,7 +101,7 @@ class LatentReplicated(Rule):
         latent = any(isinstance(c, LatentCache | CompressedCache) for c in _caches(case))
         tp = case.plan.deployment.tp
         if latent and tp > 1:
-            sentence = f"each of {tp} tensor-parallel ranks keeps the latent of every token"
+            sentence = f"each of {counted(tp, 'tensor-parallel rank')} keeps the latent of every token"
             yield from _tell_copies(self, case, sentence, dcp=tp)
 
 
@@ -112,7 +113,7 @@ def _tell_copies(rule: Rule, case: SizeCase, sentence: str, *, dcp: int) -> Iter
     yield rule.tell(
         case.subject,
         f"{sentence}; {share(copies / structure.deployment.ledger.capacity)} of all memory holds copies at "
-        f"{counted(structure.requests, 'request')} of {structure.length_tokens:,} tokens",
+        f"{counted(structure.requests, 'request')} of {counted(structure.length_tokens, 'token')}",
         amount(copies, formula="payloads of all ranks, minus what is distinct"),
         *_split(case, dcp),
     )

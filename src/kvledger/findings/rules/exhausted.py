@@ -69,15 +69,15 @@ class SharedCellsRanOut(Rule):
         nothing = amount(0, formula="none: the same cells, cut into strips", unit=case.unit)
         yield self.tell(
             case.subject,
-            f"{counted(ended, 'time')} requests were ended because no cell was free: {slots} slots may reach {reach:,} "
-            f"tokens each, and share {total:,}",
+            f"requests were ended {counted(ended, 'time')} because no cell was free: {counted(slots, 'slot')} may "
+            f"reach {reach:,} tokens each, and share {total:,}",
             missing,
             Remedy(
                 setting=f"--parallel {slots} (given by itself, without --kv-unified)",
                 returned=nothing,
                 trade=Trade.TRADE_OFF,
                 proof=f"each slot owns {total // slots:,} of the {total:,} cells, which no other can take",
-                worse=f"no request is longer than {total // slots:,} tokens",
+                worse=f"no request is longer than {counted(total // slots, 'token')}",
                 gain="requests that end by themselves",
             ),
             Remedy(

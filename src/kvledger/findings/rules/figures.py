@@ -11,7 +11,7 @@ from kvledger.findings.rule import Rule
 from kvledger.ledger import Accuracy
 from kvledger.measure.figure import Span
 from kvledger.measure.offsets import read_differences
-from kvledger.units import counted, format_bytes
+from kvledger.units import agree, counted, format_bytes
 
 __all__ = ["ConcurrencyIsWorstCase", "LostToDisconnects", "PerRank", "TokensAreNoCapacity"]
 
@@ -65,9 +65,9 @@ class TokensAreNoCapacity(Rule):
         gap = abs(served.low - tokens), abs(served.high - tokens)
         yield self.tell(
             case.subject,
-            f"{tokens:,} tokens are printed, and a concurrency of {check.concurrency.value:g} at "
-            f"{check.max_model_len.value:,} tokens, which is {served.low:,}: two rules in one log. The concurrency is "
-            "the right one; the token line divides the blocks by the groups of layers",
+            f"{counted(tokens, 'token')} are printed, and a concurrency of {check.concurrency.value:g} at "
+            f"{check.max_model_len.value:,} tokens, which is {served.low:,}: two rules in one log. The "
+            "concurrency is the right one; the token line divides the blocks by the groups of layers",
             amount(
                 min(gap), max(gap), formula="concurrency * longest request, minus the printed tokens", unit="tokens"
             ),
@@ -85,7 +85,7 @@ class TokensAreNoCapacity(Rule):
         per_request = ""
         if shape.max_model_len is not None and tokens:
             needed = shape.blocks * shape.max_model_len / tokens
-            per_request = f"; a request of {shape.max_model_len:,} tokens takes {needed:,.0f} of them"
+            per_request = f"; a request of {counted(shape.max_model_len, 'token')} takes {needed:,.0f} of them"
         yield self.tell(
             case.subject,
             f"the engine says {tokens:,} tokens and has {shape.blocks:,} blocks of {shape.block_tokens:,}"
@@ -135,9 +135,10 @@ class ConcurrencyIsWorstCase(Rule):
         spared = (longest.value - mean) * load.running
         yield self.tell(
             case.subject,
-            f"{max(running):,} requests run, though a concurrency of {printed.value:g} is printed for "
-            f"{longest.value:,} tokens each: those at the busiest line hold about {mean:,.0f} tokens each, of blocks "
-            "taken as tokens came",
+            f"{counted(max(running), 'request')} {agree(max(running), 'runs', 'run')}, though a concurrency of "
+            f"{printed.value:g} is printed for "
+            f"{longest.value:,} tokens each: those at the busiest line hold about {mean:,.0f} tokens each, "
+            "of blocks taken as tokens came",
             amount(
                 case.amount_of(spared),
                 formula="what the running requests would hold at the longest length, minus what they hold",
@@ -238,7 +239,7 @@ class PerRank(Rule):
         ranks = tp * pp
         if ranks < 2 or not 0 < ranks <= 2**16:
             return
-        how = "half" if tp == 2 else f"one of {tp} parts"
+        how = "half" if tp == 2 else f"one of {counted(tp, 'part')}"
         split = f"{how} of every token" if pp == 1 else "its part of every token"
         if check.size_bytes is not None:
             size = check.size_bytes
@@ -255,7 +256,7 @@ class PerRank(Rule):
             slots = int(check.tokens.value) if check.tokens is not None else int(what.value)
             yield self.tell(
                 case.subject,
-                f"each of {ranks} ranks has its own cache of the same {counted(int(what.value), name)} and holds "
-                f"{split}; the log prints it once",
+                f"each of {counted(ranks, 'rank')} has its own cache of the same {counted(int(what.value), name)} "
+                f"and holds {split}; the log prints it once",
                 amount(slots, formula="slots of the pool, split over the ranks", unit="tokens"),
             )

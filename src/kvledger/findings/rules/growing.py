@@ -12,7 +12,7 @@ from kvledger.findings.words import share
 from kvledger.ledger import Account
 from kvledger.pool.policy import Kind
 from kvledger.replay.outcome import Outcome
-from kvledger.units import format_bytes
+from kvledger.units import counted, format_bytes
 
 __all__ = ["GrowsByCopying", "PaddedBatch"]
 
@@ -60,8 +60,8 @@ class GrowsByCopying(Rule):
         tails = case.bytes_of(Account.INTERNAL) - _internal(after)
         yield self.tell(
             case.subject,
-            f"{case.outcome.copied_tokens:,} tokens are copied to grow; the longest request needs a second extent of "
-            f"up to {format_bytes(twice)} while it is copied",
+            f"{counted(case.outcome.copied_tokens, 'token')} are copied to grow; the longest request needs a second "
+            f"extent of up to {format_bytes(twice)} while it is copied",
             amount(twice, formula="the longest request, once more"),
             Remedy(
                 setting=BLOCK_TABLES,
@@ -130,7 +130,7 @@ class PaddedBatch(Rule):
                 trade=Trade.TRADE_OFF,
                 proof=f"replayed as `{after.policy}`: {share(after.utilisation)} of the pool holds tokens in use "
                 f"instead of {share(case.outcome.utilisation)}, and the traffic is served {faster:.1f} times as fast",
-                worse=f"attention reads through block tables; {after.preemptions:,} preemptions",
+                worse=f"attention reads through block tables; {counted(after.preemptions, 'preemption')}",
             ),
         )
 

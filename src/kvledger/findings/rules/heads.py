@@ -62,8 +62,8 @@ class EveryHeadCached(Rule):
         grouped = token * _USUAL_KV_HEADS // queries
         yield self.tell(
             case.subject,
-            f"all {queries} query heads have keys and values of their own: {format_bytes(token)} a token; with "
-            f"{_USUAL_KV_HEADS} KV heads it were {format_bytes(grouped)}",
+            f"all {counted(queries, 'query head')} have keys and values of their own: {format_bytes(token)} a "
+            f"token; with {_USUAL_KV_HEADS} KV heads it were {format_bytes(grouped)}",
             amount(pool * (1 - _USUAL_KV_HEADS / queries), formula=f"the pool * (1 - {_USUAL_KV_HEADS} / query heads)"),
             *_half(case),
         )

@@ -12,7 +12,7 @@ from kvledger.findings.finding import Finding, Remedy, Trade, amount
 from kvledger.findings.rule import Rule
 from kvledger.findings.words import share
 from kvledger.ledger import Accuracy
-from kvledger.units import counted, format_bytes
+from kvledger.units import agree, counted, format_bytes
 
 __all__ = ["FixedCostRules", "HybridManagerOff", "PaddedPages", "WideBlock"]
 
@@ -65,7 +65,8 @@ class FixedCostRules(Rule):
         yield self.tell(
             case.subject,
             f"a request of {case.length_words} holds {format_bytes(held)}, of which {format_bytes(fixed)} it would "
-            f"hold at one token; {format_bytes(needed)} are in use, and {case.count_requests():,} such requests fit",
+            f"hold at one token; {format_bytes(needed)} are in use, and "
+            f"{counted(case.count_requests(), 'such request')} {agree(case.count_requests(), 'fits', 'fit')}",
             amount((held - needed) * case.count_requests(), formula="held minus in use, of as many as fit at once"),
             *_lighter(case),
         )
@@ -221,8 +222,8 @@ class WideBlock(Rule):
             return
         yield self.tell(
             case.subject,
-            f"{short:,} of {counted(len(case.workload), 'prompt')} have at most {widest:,} tokens, one block: they can "
-            "never be found in the prefix cache",
+            f"{short:,} of {counted(len(case.workload), 'prompt')} {agree(short, 'has', 'have')} at most "
+            f"{counted(widest, 'token')}, one block: they can never be found in the prefix cache",
             amount(groups.block_bytes, formula="one block"),
         )
 
@@ -237,8 +238,8 @@ class WideBlock(Rule):
         size = case.plan.count_request_bytes(widest) // max(1, sum(case.plan.count_units(widest).values()))
         yield self.tell(
             case.subject,
-            f"a block holds {widest:,} tokens, so prompts of {case.length_tokens:,} can never be found in the prefix "
-            "cache",
+            f"a block holds {counted(widest, 'token')}, so prompts of {case.length_tokens:,} can never be found in "
+            "the prefix cache",
             amount(size, formula="one block, all ranks"),
         )
 
@@ -252,8 +253,8 @@ class WideBlock(Rule):
             return
         yield self.tell(
             case.subject,
-            f"a block holds {shape.block_tokens:,} tokens: {_who_never_hits(shape.block_tokens, None)}; "
-            f"{int(found):,} of {int(looked_up):,} prompt tokens were found since the server started",
+            f"a block holds {counted(shape.block_tokens, 'token')}: {_who_never_hits(shape.block_tokens, None)}; "
+            f"{int(found):,} of {counted(int(looked_up), 'prompt token')} were found since the server started",
             amount(shape.block_tokens, formula="tokens of a block", unit="tokens", accuracy=Accuracy.MEASURED),
         )
 
@@ -267,7 +268,7 @@ class WideBlock(Rule):
                 if not off:
                     yield self.tell(
                         case.subject,
-                        f"a block holds {notice.count:,} tokens: "
+                        f"a block holds {counted(notice.count, 'token')}: "
                         + _who_never_hits(notice.count, None if longest is None else int(longest.high))
                         + ", and each group of layers takes at least one block for a request of any length",
                         amount(notice.count, formula="tokens of a block", unit="tokens", accuracy=Accuracy.MEASURED),
@@ -278,7 +279,7 @@ class WideBlock(Rule):
 def _who_never_hits(block_tokens: int, longest: int | None) -> str:
     """Say which prompts fill no block: every one, where the longest request is shorter."""
     if longest is not None and longest < block_tokens:
-        return f"no prompt of this server, {longest:,} tokens at most, can ever be found in the prefix cache"
+        return f"no prompt of this server, {counted(longest, 'token')} at most, can ever be found in the prefix cache"
     return "a shorter prompt can never be found in the prefix cache"
 
 

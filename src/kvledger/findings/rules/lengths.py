@@ -12,6 +12,7 @@ from kvledger.findings.finding import Finding, Remedy, Trade, amount
 from kvledger.findings.rule import Rule
 from kvledger.ledger import Account
 from kvledger.pool.policy import Kind, Reservation
+from kvledger.units import counted
 
 __all__ = ["LongerThanTraffic", "find_quantile"]
 
@@ -63,7 +64,7 @@ class LongerThanTraffic(Rule):
         after = case.replay(replace(scenario, settings=replace(scenario.settings, max_model_len=longest)))
         if after is None:
             return
-        sentence = f"max_model_len is {limit:,}, the longest request has {longest - 1:,} tokens"
+        sentence = f"max_model_len is {limit:,}, the longest request has {counted(longest - 1, 'token')}"
         if not reserving:
             if abs(after.mean_running - outcome.mean_running) <= _SAME_RATIO * outcome.mean_running:
                 yield self.tell(
@@ -86,7 +87,7 @@ class LongerThanTraffic(Rule):
                 trade=Trade.TRADE_OFF,
                 proof=f"replayed: {after.mean_running:.1f} requests run at a time instead of "
                 f"{outcome.mean_running:.1f}, none of this traffic is refused",
-                worse=f"a request above {longest:,} tokens is refused",
+                worse=f"a request above {counted(longest, 'token')} is refused",
             ),
         )
 
@@ -120,7 +121,7 @@ class LongerThanTraffic(Rule):
         yield self.tell(
             case.subject,
             f"max_model_len is {limit:,}; with {length:,} the engine allocates the same "
-            f"{case.plan.pools[0].units:,} blocks: lowering it frees nothing, a smaller share of memory does",
+            f"{counted(case.plan.pools[0].units, 'block')}: lowering it frees nothing, a smaller share of memory does",
             amount(sum(ranks), formula="the pool, planned with either limit"),
         )
 

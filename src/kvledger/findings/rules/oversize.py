@@ -17,7 +17,7 @@ from kvledger.measure.figure import Figure
 from kvledger.measure.verdict import Diagnosis
 from kvledger.pool.policy import Kind
 from kvledger.replay.outcome import Outcome
-from kvledger.units import MIB, counted, format_bytes
+from kvledger.units import MIB, agree, counted, format_bytes
 
 __all__ = ["PoolLargerThanLoad"]
 
@@ -96,8 +96,9 @@ class PoolLargerThanLoad(Rule):
             self._smaller(
                 f"--kv-cache-memory-bytes {wanted}",
                 amount(outcome.capacity_bytes - after.capacity_bytes, formula="the pool before, minus after"),
-                f"replayed in {format_bytes(wanted)}: {after.finished:,} of {after.requests:,} requests are served, "
-                f"{after.preemptions:,} preemptions, the mean time from arrival to end grows by less than 1 %",
+                f"replayed in {format_bytes(wanted)}: {after.finished:,} of {counted(after.requests, 'request')} "
+                "are served, "
+                f"{counted(after.preemptions, 'preemption')}, the mean time from arrival to end grows by less than 1 %",
             ),
         )
 
@@ -113,7 +114,7 @@ class PoolLargerThanLoad(Rule):
         yield self.tell(
             case.subject,
             f"at most {held:,} of {shape.capacity_tokens:,} slots ({share(held / shape.capacity_tokens)}) were held in "
-            f"{summary.samples:,} samples over {summary.traffic.seconds:,.0f} s, and nothing waited",
+            f"{counted(summary.samples, 'sample')} over {summary.traffic.seconds:,.0f} s, and nothing waited",
             amount(
                 case.amount_of(shape.usable_tokens - held), formula="usable slots minus the most held", unit=case.unit
             ),
@@ -124,7 +125,8 @@ class PoolLargerThanLoad(Rule):
                     formula="usable slots, minus the most held and a quarter, or one request of max_model_len",
                     unit=case.unit,
                 ),
-                f"{wanted:,} slots hold what was held, a quarter more, and one request of max_model_len",
+                f"{counted(wanted, 'slot')} {agree(wanted, 'holds', 'hold')} what was held, a quarter more, and one "
+                "request of max_model_len",
             ),
         )
 
@@ -140,7 +142,7 @@ class PoolLargerThanLoad(Rule):
         capacity = sheet.ledger.capacity
         yield self.tell(
             case.subject,
-            f"at most {share(held)} of the pool was held in {pool.samples:,} samples over "
+            f"at most {share(held)} of the pool was held in {counted(pool.samples, 'sample')} over "
             f"{pool.traffic.seconds:,.0f} s, and nothing waited",
             amount((1 - held) * capacity, formula="the pool minus the most held", unit=sheet.unit),
             self._smaller(
@@ -167,7 +169,8 @@ class PoolLargerThanLoad(Rule):
             return
         yield self.tell(
             case.subject,
-            f"at most {share(load.held_ratio[1])} of the pool was held in {load.lines:,} lines, and nothing waited",
+            f"at most {share(load.held_ratio[1])} of the pool was held in {counted(load.lines, 'line')}, and "
+            "nothing waited",
             amount(case.amount_of(tokens - held), formula="the pool minus the most held", unit=case.unit),
             self._smaller(
                 _setting_of(case.log.engine.value, case.check.version),

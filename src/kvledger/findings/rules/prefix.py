@@ -13,7 +13,7 @@ from kvledger.findings.rules.pressure import serves_no_slower, time_words
 from kvledger.findings.words import share
 from kvledger.ledger import Account, Accuracy
 from kvledger.pool.policy import Kind
-from kvledger.units import format_bytes
+from kvledger.units import counted, format_bytes
 
 __all__ = ["CacheIsNotUse", "NothingShared", "SharedButOff"]
 
@@ -77,8 +77,8 @@ class SharedButOff(Rule):
                 setting="--enable-prefix-caching",
                 returned=saved,
                 trade=Trade.SAFE,
-                proof=f"replayed: {after.prefix.hit_tokens:,} of {after.prefix.queried_tokens:,} prompt tokens are "
-                f"found{time_words(outcome, after)}",
+                proof=f"replayed: {after.prefix.hit_tokens:,} of "
+                f"{counted(after.prefix.queried_tokens, 'prompt token')} are found{time_words(outcome, after)}",
             ),
         )
 
@@ -120,7 +120,8 @@ class NothingShared(Rule):
             return
         yield self.tell(
             case.subject,
-            f"{prefix.hit_tokens:,} of {prefix.queried_tokens:,} prompt tokens ({share(prefix.hit_ratio)}) are found "
+            f"{prefix.hit_tokens:,} of {counted(prefix.queried_tokens, 'prompt token')} ({share(prefix.hit_ratio)}) "
+            "are found "
             "in the prefix cache; what it keeps is given up when needed, so turning it off gives back nothing",
             amount(case.bytes_of(Account.CACHED), formula="mean of `cached`"),
         )
@@ -136,8 +137,8 @@ class NothingShared(Rule):
             return
         yield self.tell(
             case.subject,
-            f"{share(traffic.hit_ratio or 0.0)} of the prompt tokens of {traffic.finished:,} requests were found in "
-            "the prefix cache; what it keeps is given up when needed, so turning it off gives back nothing",
+            f"{share(traffic.hit_ratio or 0.0)} of the prompt tokens of {traffic.finished:,} requests were "
+            "found in the prefix cache; what it keeps is given up when needed, so turning it off gives back nothing",
             amount(0, sheet.figure("cached").high, formula="the account `cached`", unit=sheet.unit),
         )
 
@@ -182,7 +183,7 @@ class CacheIsNotUse(Rule):
         cached = sheet.figure("cached")
         if not shown.shape.prefix_caching or cached.high < _MUCH_CACHED_RATIO * sheet.ledger.capacity:
             return
-        high = format_bytes(cached.high) if sheet.unit == "bytes" else f"{cached.high:,} tokens"
+        high = format_bytes(cached.high) if sheet.unit == "bytes" else counted(cached.high, "token")
         yield self.tell(
             case.subject,
             f"{when}the gauge says {share(usage)}, while up to {high} still hold tokens that a later request can "
@@ -199,8 +200,8 @@ class CacheIsNotUse(Rule):
             if pool.name != "host" and pool.unit == "tokens" and pool.used is not None and pool.used.low > 0:
                 yield self.tell(
                     case.subject,
-                    f"{pool.used.value:,} tokens count as used while nothing runs: they belong to requests that ended "
-                    "and stay in the radix tree until their slots are needed, which is no leak",
+                    f"{pool.used.value:,} tokens count as used while nothing runs: they belong to requests "
+                    "that ended and stay in the radix tree until their slots are needed, which is no leak",
                     amount(
                         pool.used.low, formula="used with nothing running", unit="tokens", accuracy=Accuracy.MEASURED
                     ),
@@ -209,7 +210,7 @@ class CacheIsNotUse(Rule):
             held = sheet.figure("held")
             cached = sheet.figure("cached").low
             if cached >= _MUCH_CACHED_RATIO * sheet.ledger.capacity and cached > held.high:
-                kept = format_bytes(cached) if sheet.unit == "bytes" else f"{cached:,} tokens"
+                kept = format_bytes(cached) if sheet.unit == "bytes" else counted(cached, "token")
                 yield self.tell(
                     case.subject,
                     f"{kept} are kept for reuse and can be taken, more than the requests that run hold",

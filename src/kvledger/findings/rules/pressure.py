@@ -77,7 +77,7 @@ class PoolFullAndPreempting(Rule):
         yield self.tell(
             case.subject,
             f"{counted(outcome.preemptions, 'preemption')} for {counted(outcome.finished, 'finished request')}: "
-            f"{outcome.recomputed_tokens:,} tokens were computed, lost and computed again, which fills "
+            f"{counted(outcome.recomputed_tokens, 'token')} were computed, lost and computed again, which fills "
             f"{format_bytes(again)} of the pool on average",
             amount(again, formula=_AGAIN, accuracy=Accuracy.MODELLED),
             *remedies,

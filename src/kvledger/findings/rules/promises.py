@@ -93,7 +93,7 @@ class PromisedNotGenerated(Rule):
             return
         unpromised = case.replay_paged()
         if unpromised is not None:
-            worse = f"{counted(unpromised.preemptions, 'preemption')}" if unpromised.preemptions else ""
+            worse = counted(unpromised.preemptions, "preemption") if unpromised.preemptions else ""
             yield _give_back(case, unpromised, "capacity_scheduler_policy: MAX_UTILIZATION (TensorRT-LLM)", worse)
 
     def in_pools(self, case: PoolsCase) -> Iterator[Finding]:

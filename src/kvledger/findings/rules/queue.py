@@ -15,7 +15,7 @@ from kvledger.findings.words import share
 from kvledger.ledger import Account, Accuracy
 from kvledger.measure.verdict import Diagnosis
 from kvledger.pool.policy import Kind
-from kvledger.units import counted, format_bytes
+from kvledger.units import agree, counted, format_bytes
 
 __all__ = ["LoadFillsMemory", "SeatsNotMemory"]
 
@@ -118,8 +118,8 @@ class LoadFillsMemory(Rule):
         held = load.held_ratio[0] * tokens
         yield self.tell(
             case.subject,
-            f"{counted(load.running, 'request')} hold {share(load.held_ratio[0])} of the pool, about "
-            f"{held / load.running:,.0f} tokens each: the load fills the memory",
+            f"{counted(load.running, 'request')} {agree(load.running, 'holds', 'hold')} {share(load.held_ratio[0])} "
+            f"of the pool, about {held / load.running:,.0f} tokens each: the load fills the memory",
             amount(case.amount_of(held), formula="usage * the pool", unit=case.unit, accuracy=Accuracy.MEASURED),
             *_half(case, held, startup),
         )
@@ -265,7 +265,7 @@ def _more_seats(case: LogCase) -> Iterator[Remedy]:
             accuracy=Accuracy.MODELLED,
         ),
         trade=Trade.TRADE_OFF,
-        proof=f"{load.running:,} requests, all that may run, hold {share(load.held_ratio[1])} of the pool: {wanted:,} "
-        f"like them hold {share(wanted / load.running * load.held_ratio[1])}",
+        proof=f"{counted(load.running, 'request')}, all that may run, hold {share(load.held_ratio[1])} of the pool: "
+        f"{wanted:,} like them hold {share(wanted / load.running * load.held_ratio[1])}",
         worse="more sequences share each step",
     )

@@ -77,8 +77,8 @@ class ContextSplit(Rule):
             )
         yield self.tell(
             case.subject,
-            f"{slots * strip:,} cells are cut into {slots} strips: no request reaches more than {longest:,}, and one "
-            f"of {length:,} tokens holds {format_bytes(held)}",
+            f"{counted(slots * strip, 'cell')} are cut into {counted(slots, 'strip')}: no request reaches more than "
+            f"{longest:,}, and one of {counted(length, 'token')} holds {format_bytes(held)}",
             amount(held * (slots - 1), formula="the strips of the other slots, which a request cannot reach"),
             *remedies,
         )
@@ -96,8 +96,8 @@ class ContextSplit(Rule):
             return
         yield self.tell(
             case.subject,
-            f"{counted(slots, 'slot')} own {strip:,} tokens each: no request can be longer, though {total:,} are "
-            "there together",
+            f"{counted(slots, 'slot')} own {counted(strip, 'token')} each: no request can be longer, though "
+            f"{total:,} are there together",
             _strips(pool, total, slots - 1, slots),
             _reach_further(startup, pool, total, slots),
         )
@@ -114,7 +114,8 @@ class ContextSplit(Rule):
         own = format_bytes(reserved) if sheet.unit == "bytes" else f"{reserved:,} {sheet.unit}"
         yield self.tell(
             case.subject,
-            f"busy slots own {own} that their requests do not use: each of {slots} slots has a strip of its own",
+            f"busy slots own {own} that their requests do not use: each of {counted(slots, 'slot')} has a strip "
+            "of its own",
             figure,
             Remedy(
                 setting="--kv-unified",
@@ -197,13 +198,14 @@ class ParallelContexts(Rule):
         spare = _strips(pool, slots * context, slots - 1, slots)
         yield self.tell(
             case.subject,
-            f"{slots} x {context:,} = {slots * context:,} tokens of context are reserved when the model is loaded",
+            f"{slots} x {context:,} = {counted(slots * context, 'token')} of context are reserved when the model is "
+            "loaded",
             _strips(pool, slots * context, slots, slots),
             Remedy(
                 setting="OLLAMA_NUM_PARALLEL=1",
                 returned=spare,
                 trade=Trade.TRADE_OFF,
-                proof=f"{context:,} tokens of context instead of {slots * context:,}",
+                proof=f"{counted(context, 'token')} of context instead of {slots * context:,}",
                 worse="one request at a time, the others wait",
             ),
         )
@@ -235,7 +237,7 @@ def _reach_further(startup: StartupFacts, pool: PoolFacts | None, total: int, sl
             setting="--kv-unified",
             returned=nothing,
             trade=Trade.TRADE_OFF,
-            proof=f"every slot can reach all {total:,} tokens, with no memory more; split, that takes "
+            proof=f"every slot can reach all {counted(total, 'token')}, with no memory more; split, that takes "
             f"--ctx-size {total * slots}",
             worse=_WAITS,
             gain="longer requests",
@@ -244,8 +246,8 @@ def _reach_further(startup: StartupFacts, pool: PoolFacts | None, total: int, sl
         setting=f"--ctx-size {total * slots}",
         returned=nothing,
         trade=Trade.TRADE_OFF,
-        proof=f"{total:,} tokens for each of {slots} slots are {total * slots:,} cells",
-        worse=f"{slots} times the memory of the cache",
+        proof=f"{counted(total, 'token')} for each of {counted(slots, 'slot')} are {counted(total * slots, 'cell')}",
+        worse=f"{counted(slots, 'time')} the memory of the cache",
         gain="longer requests",
     )
 

@@ -11,7 +11,7 @@ from kvledger.findings.rule import Rule
 from kvledger.findings.words import share
 from kvledger.ledger import Accuracy
 from kvledger.measure.verdict import Diagnosis
-from kvledger.units import counted
+from kvledger.units import agree, counted
 
 __all__ = ["SchedulerStalls", "is_stalled"]
 
@@ -57,10 +57,11 @@ class SchedulerStalls(Rule):
         running, held = longest[-1].running, 0.0 if usage is None else float(usage.value)
         if running is None or tokens is None or not held:
             return
+        count = int(running.value)
         yield self.tell(
             case.subject,
-            f"{counted(int(running.value), 'request')} run and hold {share(held)} of the pool, but no token came in "
-            f"{len(longest)} lines in a row",
+            f"{counted(count, 'request')} {agree(count, 'runs and holds', 'run and hold')} {share(held)} of the pool, "
+            f"but no token came in {counted(len(longest), 'line')} in a row",
             amount(
                 case.amount_of(held * tokens),
                 formula="usage * the pool",

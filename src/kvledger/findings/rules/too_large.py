@@ -14,7 +14,7 @@ from kvledger.findings.rules.pressure import final_tokens, of_bytes
 from kvledger.ledger import Accuracy
 from kvledger.pool.policy import Kind
 from kvledger.replay.outcome import Rejection
-from kvledger.units import counted, format_bytes
+from kvledger.units import agree, counted, format_bytes
 
 __all__ = ["LargerThanPool"]
 
@@ -66,7 +66,8 @@ class LargerThanPool(Rule):
         fits = outcome.capacity_bytes // (block * scenario.pool.bytes_per_token) * block
         yield self.tell(
             case.subject,
-            f"{counted(count, 'request')} never fit: the longest needs {format_bytes(needed)} for {longest:,} tokens, "
+            f"{counted(count, 'request')} never {agree(count, 'fits', 'fit')}: "
+            f"the longest needs {format_bytes(needed)} for {longest:,} tokens, "
             f"the pool holds {fits:,}",
             amount(missing, formula="bytes of the longest request, minus the pool"),
             *self._replayed(case, needed),
@@ -139,7 +140,7 @@ class LargerThanPool(Rule):
             yield self.tell(
                 case.subject,
                 f"{counted(int(stuck[-1].waiting.value) if stuck[-1].waiting else 0, 'request')} wait and none runs in "
-                f"{len(stuck)} lines in a row, though the pool is empty: the first one needs more than its "
+                f"{counted(len(stuck), 'line')} in a row, though the pool is empty: the first one needs more than its "
                 f"{case.pool_tokens:,.0f} tokens, or cannot start for another reason",
                 amount(case.amount_of(case.pool_tokens), formula="the pool", unit=case.unit),
             )
@@ -156,7 +157,7 @@ class LargerThanPool(Rule):
             size = amount(low, high, formula="needed minus available, as printed", accuracy=Accuracy.MEASURED)
             saved = amount(low, high, formula="needed minus what a shorter one needs", accuracy=Accuracy.MEASURED)
         else:
-            there = f"the pool holds {longest:,} tokens"
+            there = f"the pool holds {counted(longest, 'token')}"
             size = amount(asked - longest, formula="tokens asked for minus tokens of the pool", unit="tokens")
             saved = size
         return self.tell(
@@ -167,8 +168,8 @@ class LargerThanPool(Rule):
                 setting=f"--max-model-len {longest:,}",
                 returned=saved,
                 trade=Trade.TRADE_OFF,
-                proof=f"the engine's own estimate: with this memory at most {longest:,} tokens",
-                worse=f"requests above {longest:,} tokens are refused",
+                proof=f"the engine's own estimate: with this memory at most {counted(longest, 'token')}",
+                worse=f"requests above {counted(longest, 'token')} are refused",
             ),
         )
 
@@ -205,7 +206,7 @@ def _planned(case: SizeCase, outcome: SizeOutcome, needed: int) -> Iterator[Reme
             ),
             trade=Trade.TRADE_OFF,
             proof="planned: the engine starts with it, and with no longer one",
-            worse=f"requests above {longest:,} tokens are refused",
+            worse=f"requests above {counted(longest, 'token')} are refused",
         )
     small = case.replan(kv_dtype="fp8") if case.plan.deployment.kv_dtype in ("auto", "bfloat16", "float16") else None
     if small is not None and small.failure is None:

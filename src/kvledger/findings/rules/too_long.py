@@ -12,7 +12,7 @@ from kvledger.findings.finding import Finding, Remedy, Trade, amount
 from kvledger.findings.rule import Rule
 from kvledger.pool.policy import Kind
 from kvledger.replay.outcome import Rejection
-from kvledger.units import counted
+from kvledger.units import agree, counted
 
 __all__ = ["RefusedByLength"]
 
@@ -62,8 +62,8 @@ class RefusedByLength(Rule):
             return
         yield self.tell(
             case.subject,
-            f"{counted(count, 'request')} are refused because their prompts have {scenario.settings.max_model_len:,} "
-            f"tokens (max_model_len) or more, not for lack of memory",
+            f"{counted(count, 'request')} {agree(count, 'is', 'are')} refused because the prompt has "
+            f"{scenario.settings.max_model_len:,} tokens (max_model_len) or more, not for lack of memory",
             amount(needed, formula="bytes of the refused prompts"),
             Remedy(
                 setting=f"max_model_len {wanted:,} (`--max-model-len`)",

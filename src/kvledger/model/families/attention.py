@@ -8,6 +8,7 @@ from dataclasses import replace
 from kvledger.model.decoder import MAX_HEAD_SIZE, MAX_HEADS, MAX_LAYERS, Decoder, HeadShape, LayerPlan
 from kvledger.model.fields import Fields
 from kvledger.model.layers import AttentionCache, Layer, Role, SharedCache
+from kvledger.units import counted
 
 __all__ = [
     "Rule",
@@ -105,7 +106,7 @@ def hybrid_pattern(decoder: Decoder, layers: int) -> Sequence[str]:
     """Read ``hybrid_layer_pattern``: 0 is full, 1 is sliding (MiMo-V2)."""
     pattern = decoder.fields.integers("hybrid_layer_pattern", high=1)
     if pattern is None or len(pattern) != layers:
-        raise decoder.fields.refusal("hybrid_layer_pattern", pattern, f"does not describe {layers} layers")
+        raise decoder.fields.refusal("hybrid_layer_pattern", pattern, f"does not describe {counted(layers, 'layer')}")
     chunk = decoder.fields.integer("attention_chunk_size")
     if chunk not in (None, decoder.fields.integer(*_WINDOW)):
         raise decoder.fields.refusal("attention_chunk_size", chunk, "is not the sliding window")
@@ -154,7 +155,7 @@ def layer_kinds(decoder: Decoder, count: int, drafts: int, rule: Rule) -> tuple[
     if len(given) == count + drafts:
         given, after = given[:count], given[count:] or after
     if len(given) != count:
-        raise fields.refusal("layer_types", given, f"lists {len(given)} layers, the model has {count}")
+        raise fields.refusal("layer_types", given, f"lists {counted(len(given), 'layer')}, the model has {count}")
     kinds = [_kind(fields, kind) for kind in given]
     if fields.raw.get("use_sliding_window") is False:
         fields.accept(*_WINDOW, "use_sliding_window", "max_window_layers")
@@ -232,7 +233,9 @@ def _overrides(decoder: Decoder, count: int) -> dict[int, Fields]:
     found: dict[int, Fields] = {}
     for key in section.raw if section else ():
         if not (key.isdecimal() and len(key) < 6 and int(key) < count):
-            raise decoder.fields.refusal("per_layer_config", key, f"is not the number of one of {count} layers")
+            raise decoder.fields.refusal(
+                "per_layer_config", key, f"is not the number of one of {counted(count, 'layer')}"
+            )
         entry = section.section(key) if section else None
         if entry is not None:
             found[int(key)] = entry

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from kvledger.model.decoder import MAX_HEAD_SIZE, MAX_HEADS, MAX_LAYERS, Decoder, LayerPlan
 from kvledger.model.layers import AttentionCache, CrossAttentionCache, Layer, NoCache, Role
+from kvledger.units import counted
 
 __all__ = ["read_bart", "read_encoder", "read_mllama", "read_t5", "read_whisper"]
 
@@ -18,7 +19,12 @@ def _pairs(decoder: Decoder, count: int, heads: int, size: int, encoder_tokens: 
         for i in range(count)
         for layer in (
             Layer(index=i, cache=own, origin="self attention of the decoder"),
-            Layer(index=i, cache=cross, role=Role.CROSS, origin=f"cross attention to {encoder_tokens} encoder tokens"),
+            Layer(
+                index=i,
+                cache=cross,
+                role=Role.CROSS,
+                origin=f"cross attention to {counted(encoder_tokens, 'encoder token')}",
+            ),
         )
     )
     return LayerPlan(layers=layers)
@@ -63,7 +69,9 @@ def read_t5(decoder: Decoder) -> LayerPlan:
     size = fields.need_integer("d_kv", high=MAX_HEAD_SIZE)
     tokens = fields.integer("n_positions", default=512) or 512
     fields.accept("relative_attention_num_buckets", "relative_attention_max_distance", "num_layers")
-    decoder.notes.append(f"positions are relative: the encoder is taken at {tokens} tokens, longer inputs cost more")
+    decoder.notes.append(
+        f"positions are relative: the encoder is taken at {counted(tokens, 'token')}, longer inputs cost more"
+    )
     return _pairs(decoder, count, heads, size, tokens)
 
 
@@ -88,7 +96,7 @@ def read_mllama(decoder: Decoder) -> LayerPlan:
     )
     chosen = set(places)
     layers = tuple(
-        Layer(index=i, cache=cross, role=Role.CROSS, origin=f"cross attention to {tokens} image tokens")
+        Layer(index=i, cache=cross, role=Role.CROSS, origin=f"cross attention to {counted(tokens, 'image token')}")
         if i in chosen
         else Layer(index=i, cache=shape.cache(), origin="full attention")
         for i in range(count)

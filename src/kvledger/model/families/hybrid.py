@@ -16,6 +16,7 @@ from kvledger.model.families.state_shapes import (
     mamba2_cache,
 )
 from kvledger.model.layers import AttentionCache, Cache, Layer, NoCache, Role
+from kvledger.units import counted
 
 __all__ = [
     "read_bailing_linear",
@@ -57,7 +58,7 @@ def _build(
 def _listed(decoder: Decoder, count: int, *names: str) -> tuple[str, ...] | None:
     kinds = decoder.fields.texts(*names)
     if kinds is not None and len(kinds) != count:
-        raise decoder.fields.refusal(names[0], kinds, f"lists {len(kinds)} layers, the model has {count}")
+        raise decoder.fields.refusal(names[0], kinds, f"lists {counted(len(kinds), 'layer')}, the model has {count}")
     return kinds
 
 
@@ -168,7 +169,7 @@ def read_kimi_linear(decoder: Decoder) -> LayerPlan:
         linear = set(section.integers("kda_layers", low=1, high=count) or ())
         if full & linear or full | linear != set(range(1, count + 1)):
             raise section.refusal(
-                "kda_layers", sorted(linear), f"and full_attn_layers do not cover {count} layers once"
+                "kda_layers", sorted(linear), f"and full_attn_layers do not cover {counted(count, 'layer')} once"
             )
         kinds = tuple("full_attention" if i + 1 in full else "linear_attention" for i in range(count))
     builders: dict[str, Builder] = {
@@ -210,7 +211,7 @@ def read_minimax_text(decoder: Decoder) -> LayerPlan:
     if kinds is None and flags is not None:
         kinds = tuple("full_attention" if flag else "linear_attention" for flag in flags)
     if kinds is None or len(kinds) != count:
-        raise fields.refusal("attn_type_list", flags, f"does not describe {count} layers")
+        raise fields.refusal("attn_type_list", flags, f"does not describe {counted(count, 'layer')}")
     fields.accept("full_attn_alpha_factor", "full_attn_beta_factor", "linear_attn_alpha_factor")
     fields.accept("linear_attn_beta_factor", "layernorm_linear_attention_alpha", "layernorm_linear_attention_beta")
     fields.accept("layernorm_full_attention_alpha", "layernorm_full_attention_beta")

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from kvledger.model.decoder import MAX_HEAD_SIZE, MAX_LAYERS, Decoder, LayerPlan
 from kvledger.model.layers import AttentionCache, Indexer, LatentCache, Layer, Role
+from kvledger.units import counted
 
 __all__ = ["draft_copies", "latent_cache", "read_double_latent", "read_latent"]
 
@@ -108,7 +109,9 @@ def _indexer_kinds(decoder: Decoder, count: int) -> list[str]:
         given = tuple({"F": "full", "S": "shared"}.get(letter, letter) for letter in pattern)
     if given is not None:
         if len(given) != count or set(given) - {"full", "shared"} or given[0] != "full":
-            raise fields.refusal("indexer_types", given, f"is not `full` or `shared` for each of {count} layers")
+            raise fields.refusal(
+                "indexer_types", given, f"is not `full` or `shared` for each of {counted(count, 'layer')}"
+            )
         return list(given)
     step = fields.integer("index_topk_freq", default=1) or 1
     offset = fields.integer("index_skip_topk_offset", low=0, default=2) or 0

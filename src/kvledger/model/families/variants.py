@@ -10,6 +10,7 @@ from kvledger.model.families.latent import draft_copies
 from kvledger.model.fields import Fields
 from kvledger.model.formats import KV_FORMATS
 from kvledger.model.layers import AttentionCache, Indexer, Layer, NoCache
+from kvledger.units import counted
 
 __all__ = [
     "read_bigcode",
@@ -59,7 +60,7 @@ def read_llama4(decoder: Decoder) -> LayerPlan:
             fields.note("layer_types", f"one full layer in {step}", "no_rope_layer_interval")
             flags = tuple(int((i + 1) % step != 0) for i in range(layers))
         if len(flags) != layers:
-            raise fields.refusal("no_rope_layers", flags, f"does not describe {layers} layers")
+            raise fields.refusal("no_rope_layers", flags, f"does not describe {counted(layers, 'layer')}")
         return ["chunked" if flag else "full" for flag in flags]
 
     return read_attention(decoder, rule)
@@ -122,7 +123,7 @@ def read_minimax_m3(decoder: Decoder) -> LayerPlan:
     if section.raw.get("use_sparse_attention") is False:
         flags = (0,) * count
     if flags is None or len(flags) != count:
-        raise section.refusal("sparse_attention_freq", flags, f"does not describe {count} layers")
+        raise section.refusal("sparse_attention_freq", flags, f"does not describe {counted(count, 'layer')}")
     values = section.integers("sparse_disable_index_value", high=1)
     if values is not None and any(on and not off for on, off in zip(flags, values, strict=False)):
         raise section.refusal("sparse_disable_index_value", values, "asks for index values, whose cache is not known")
@@ -145,7 +146,7 @@ def read_nas(decoder: Decoder) -> LayerPlan:
     blocks = fields.sections("block_configs")
     count = decoder.layer_count()
     if blocks is None or len(blocks) != count:
-        raise fields.refusal("block_configs", len(blocks or ()), f"does not describe {count} layers")
+        raise fields.refusal("block_configs", len(blocks or ()), f"does not describe {counted(count, 'layer')}")
     fields.accept("num_key_value_heads", "num_key_value_heads_per_layer")
     return LayerPlan(layers=tuple(_nas_layer(decoder, i, block) for i, block in enumerate(blocks)))
 
@@ -166,7 +167,7 @@ def _nas_layer(decoder: Decoder, index: int, block: Fields) -> Layer:
         group = attention.need_integer("n_heads_in_group", high=MAX_HEADS)
         queries = decoder.query_heads()
         if queries % group:
-            raise attention.refusal("n_heads_in_group", group, f"does not divide {queries} query heads")
+            raise attention.refusal("n_heads_in_group", group, f"does not divide {counted(queries, 'query head')}")
         heads = queries // group
     size = decoder.head_size()
     cache = AttentionCache(kv_heads=heads, key_size=size, value_size=size)

@@ -10,6 +10,7 @@ from kvledger.errors import Error
 from kvledger.runtime.engine import Engine
 from kvledger.runtime.options import Generation, Options, Reservation
 from kvledger.runtime.proof.side import Progress, Recorder, Side, Task, Way
+from kvledger.units import agree, counted
 
 __all__ = ["run_engine"]
 
@@ -84,5 +85,12 @@ def _serve(engine: Engine, tasks: Sequence[Task], way: Way, progress: Progress) 
 def _with(side: Side, preemptions: int, refused: list[Error]) -> Side:
     from dataclasses import replace
 
-    notes = (f"{len(refused)} requests were refused; the first: {refused[0].message}",) if refused else ()
+    notes = (
+        (
+            f"{counted(len(refused), 'request')} {agree(len(refused), 'was', 'were')} refused; the first: "
+            f"{refused[0].message}",
+        )
+        if refused
+        else ()
+    )
     return replace(side, preemptions=preemptions, notes=notes)

@@ -12,6 +12,7 @@ from kvledger.errors import CapacityError, Error, ModelError
 from kvledger.ledger import Ledger
 from kvledger.runtime.books import Row, find_cache, take_ledger, take_paged_ledger
 from kvledger.runtime.proof.side import Progress, Recorder, Side, Task, Way
+from kvledger.units import counted
 
 if TYPE_CHECKING:
     import torch
@@ -48,7 +49,7 @@ def run_transformers(
         rows = memory_bytes // (row_tokens * token_bytes)
         if rows < 1:
             raise CapacityError(
-                f"{memory_bytes} bytes hold no row of {row_tokens} tokens of {token_bytes} bytes each",
+                f"{memory_bytes} bytes hold no row of {counted(row_tokens, 'token')} of {token_bytes} bytes each",
                 hint="give more memory, or a smaller max_model_len",
             )
         return _run_batches(model, tasks, way, min(rows, len(tasks)), memory_bytes, max_model_len, progress)

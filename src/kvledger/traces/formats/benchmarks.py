@@ -17,6 +17,7 @@ from kvledger.traces.record import Trace, TraceAccuracy, TraceFormat
 from kvledger.traces.registry import Given, Reader, ReadOptions
 from kvledger.traces.rows import RowBuffer
 from kvledger.traces.times import Clock, TimeUnit, numbers
+from kvledger.units import counted
 
 __all__ = ["READERS"]
 
@@ -40,7 +41,7 @@ def _read_bench(given: Given) -> Trace:
         runs += 1
         base_seconds = _add_run(run, builder, given.options, base_seconds)
     if runs > 1:
-        builder.note(f"{runs} runs, one behind the other")
+        builder.note(f"{counted(runs, 'run')}, one behind the other")
     return builder.build()
 
 

@@ -17,6 +17,7 @@ from kvledger.traces.record import Trace, TraceAccuracy, TraceFormat
 from kvledger.traces.registry import Given, Reader, ReadOptions
 from kvledger.traces.rows import RowBuffer
 from kvledger.traces.stream import TraceInput
+from kvledger.units import counted
 
 __all__ = ["READER"]
 
@@ -119,7 +120,7 @@ def _read(given: Given) -> Trace:
     builder.interleaved = True
     builder.accuracy = TraceAccuracy(arrivals=Accuracy.MODELLED)
     builder.note(given.options.session_starts.sentence)
-    builder.note(f"{sessions.count:,} sessions; their block ids never match across sessions")
+    builder.note(f"{counted(sessions.count, 'session')}; their block ids never match across sessions")
     return builder.build()
 
 

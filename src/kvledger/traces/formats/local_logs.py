@@ -16,6 +16,7 @@ from kvledger.traces.record import Trace, TraceFormat
 from kvledger.traces.registry import Given, Reader
 from kvledger.traces.rows import RowBuffer
 from kvledger.traces.times import parse_date
+from kvledger.units import agree, counted
 
 __all__ = ["LLAMA_SERVER", "OLLAMA"]
 
@@ -60,7 +61,7 @@ def _read_llama(given: Given) -> Trace:
         if (done and tasks.get(current) is done[-1]) or tasks.get(current) == _Task():
             del tasks[current]
     _add_tasks([*done, *tasks.values()], builder)
-    builder.note(f"{other:,} other lines were passed over")
+    builder.note(f"{counted(other, 'other line')} {agree(other, 'was', 'were')} passed over")
     builder.note("a task's prompt includes what came from the slot's cache, where the release line shows it")
     return builder.build()
 

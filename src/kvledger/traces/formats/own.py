@@ -28,6 +28,7 @@ from kvledger.traces.head import Head, Shape
 from kvledger.traces.record import ErrorBand, Trace, TraceAccuracy, TraceFormat
 from kvledger.traces.registry import Given, Reader, ReadOptions
 from kvledger.traces.stream import TraceInput
+from kvledger.units import counted
 
 __all__ = ["READER", "SCHEMA", "SCHEMA_VERSION", "write_trace"]
 
@@ -272,7 +273,7 @@ def _content(columns: dict[str, NDArray[Any]], header: _Header) -> Content | Non
     if lengths is not None and (columns["content_lengths_counts"] != counts).any():
         raise ValueError("content_lengths do not fit content_ids")
     if header.block_tokens < 1:
-        raise ValueError(f"blocks of {header.block_tokens} tokens")
+        raise ValueError(f"blocks of {counted(header.block_tokens, 'token')}")
     return HashIds(offsets=offsets, ids=ids, block_tokens=header.block_tokens, kind=header.hash_kind, lengths=lengths)
 
 

@@ -18,7 +18,7 @@ from kvledger.traces.recorded import Histories, RecordedEngine, gather, under_wa
 from kvledger.traces.recorded_served import read_served
 from kvledger.traces.recorded_slots import SlotHistory
 from kvledger.traces.registry import Given, Reader
-from kvledger.units import counted
+from kvledger.units import agree, counted
 
 __all__ = ["READER"]
 
@@ -65,7 +65,7 @@ def _require_requests(histories: Histories, name: str) -> None:
         return
     if histories.slots and not engines:
         raise TraceError(
-            f"no slot was seen to end a request in the {histories.samples:,} samples of {name}",
+            f"no slot was seen to end a request in the {counted(histories.samples, 'sample')} of {name}",
             hint="a request is known when a slot was seen at work and then at rest: "
             "record longer, or with a smaller --every",
         )
@@ -82,7 +82,7 @@ def _require_requests(histories: Histories, name: str) -> None:
     all_series = [series for one in engines for series in (one.prompts, one.outputs, one.limits)]
     if (most := max(sum(series.counts) for series in all_series)) > _MAX_REQUESTS:
         raise TraceError(
-            f"in {name} {most:,} requests of one engine ended, more than {_MAX_REQUESTS:,}",
+            f"in {name} {counted(most, 'request')} of one engine ended, more than {_MAX_REQUESTS:,}",
             hint="record a shorter time",
         )
     if not any(sum(engine.prompts.counts) for engine in engines):
@@ -91,7 +91,7 @@ def _require_requests(histories: Histories, name: str) -> None:
         )
         still = sum(under_way(engine.last) for engine in engines)
         raise TraceError(
-            f"no request ended in the {histories.samples:,} samples ({seconds:,.0f} s) of {name}; "
+            f"no request ended in the {counted(histories.samples, 'sample')} ({seconds:,.0f} s) of {name}; "
             f"{still:,} were under way in the last",
             hint="requests are counted when they end, between two samples: record while the server works, for longer",
         )
@@ -154,8 +154,8 @@ def _add_slots(slots: SlotHistory, builder: WorkloadBuilder) -> None:
     exact = sum(one.is_exact for one in requests)
     if requests:
         builder.note(
-            f"{len(requests):,} requests were seen in the slots of llama.cpp; the lengths of {exact:,} are exact, the "
-            "output of the others is what was seen last"
+            f"{counted(len(requests), 'request')} {agree(len(requests), 'was', 'were')} seen in the slots of "
+            f"llama.cpp; the lengths of {exact:,} are exact, the output of the others is what was seen last"
         )
         builder.note("a request arrives half a sample before it was first seen at work: what it waited is not told")
 
@@ -167,8 +167,8 @@ def _say(histories: Histories, builder: WorkloadBuilder, seed: int) -> None:
     counts = np.concatenate([np.array(engine.prompts.counts, dtype=np.int64) for engine in engines])
     alone, ended = int((counts == 1).sum()), int(counts.sum())
     builder.note(
-        f"{counted(ended, 'request')} ended between the {histories.samples:,} samples; per interval their number and "
-        "the sums of their prompt and generated tokens are measured, so the lengths of "
+        f"{counted(ended, 'request')} ended between the {counted(histories.samples, 'sample')}; per interval their "
+        "number and the sums of their prompt and generated tokens are measured, so the lengths of "
         f"{alone:,} that ended alone are exact; "
         f"the others are drawn from histograms, prompts apart from outputs (seed {seed})"
     )
@@ -182,11 +182,13 @@ def _say(histories: Histories, builder: WorkloadBuilder, seed: int) -> None:
     builder.note("requests whose client went away are in no histogram, and what requests share is not recorded")
     if len(engines) > 1:
         builder.note(
-            f"the traffic of {len(engines)} engines is put together: "
+            f"the traffic of {counted(len(engines), 'engine')} is put together: "
             "replay it on the pool of all of them, or record one alone"
         )
     if histories.failed:
-        builder.note(f"{histories.failed:,} samples had no answer: what ended meanwhile counts with the next one")
+        builder.note(
+            f"{counted(histories.failed, 'sample')} had no answer: what ended meanwhile counts with the next one"
+        )
 
 
 READER = Reader(format=FORMAT, matches=_matches, read=_read)

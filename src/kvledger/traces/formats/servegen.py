@@ -21,6 +21,7 @@ from kvledger.traces.head import Head, Shape
 from kvledger.traces.record import Trace, TraceAccuracy, TraceFormat
 from kvledger.traces.registry import Given, Reader, ReadOptions
 from kvledger.traces.synthetic.arrivals import ArrivalLaw
+from kvledger.units import counted
 
 __all__ = ["READER", "is_member", "read_files"]
 
@@ -163,7 +164,8 @@ def _synthesise(clients: dict[int, _Client], source: str, options: ReadOptions) 
     builder.interleaved = True
     builder.accuracy = TraceAccuracy(arrivals=modelled, prompts=modelled, outputs=modelled)
     builder.note(
-        f"synthesised from the statistics of {used} clients, seed {options.seed}: gamma gaps of each 600-s window"
+        f"synthesised from the statistics of {counted(used, 'client')}, seed {options.seed}: gamma gaps of each "
+        "600-s window"
     )
     return builder.build()
 

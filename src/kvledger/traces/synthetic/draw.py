@@ -18,6 +18,7 @@ from kvledger.replay.workload import Content, SharedPrefix, Workload
 from kvledger.traces.record import Trace, TraceAccuracy, TraceFormat
 from kvledger.traces.synthetic.recipe import PREFIX, Recipe, parse_recipe
 from kvledger.traces.synthetic.turns import chain_identity, in_order
+from kvledger.units import counted
 
 __all__ = ["draw", "synthesise"]
 
@@ -97,7 +98,8 @@ def _turns(recipe: Recipe, *, identity: bool) -> Workload:
     turns, count = recipe.turns, math.ceil(recipe.requests / recipe.turns)
     if count * turns > 20_000_000:
         raise UsageError(
-            f"{count * turns:,} requests in conversations of {turns} turns are too many", hint="lower `requests`"
+            f"{counted(count * turns, 'request')} in conversations of {counted(turns, 'turn')} are too many",
+            hint="lower `requests`",
         )
     starts, prompts, outputs = _conversations(recipe, count, rate_divisor=turns)
     step = np.arange(1, turns + 1)

@@ -10,6 +10,7 @@ from kvledger.errors import UsageError
 from kvledger.traces.columns import suggest
 from kvledger.traces.synthetic.arrivals import ArrivalLaw
 from kvledger.traces.synthetic.catalogue import CATALOGUE, COMMON, Kind, Parameters, Shape
+from kvledger.units import counted
 
 __all__ = ["PREFIX", "Recipe", "parse_recipe"]
 
@@ -50,11 +51,15 @@ class Recipe:
                 when += f", the rate swinging by {100 * law.swing_ratio:g} % over each day from its least at 0"
         sentences = [f"synthetic: {self.shaped_to}", f"{when}; seed {self.seed}"]
         if self.turns > 1:
-            sentences.append(f"{self.turns} turns a conversation, {self.think_seconds:g} s apart on average")
+            sentences.append(f"{counted(self.turns, 'turn')} a conversation, {self.think_seconds:g} s apart on average")
         if self.shared_prefix_tokens:
-            sentences.append(f"a shared prefix of {self.shared_prefix_tokens:,} tokens comes on top of every prompt")
+            sentences.append(
+                f"a shared prefix of {counted(self.shared_prefix_tokens, 'token')} comes on top of every prompt"
+            )
         if shape.total_tokens:
-            sentences.append(f"prompt + output at most {shape.total_tokens:,} tokens; the means hold after this cut")
+            sentences.append(
+                f"prompt + output at most {counted(shape.total_tokens, 'token')}; the means hold after this cut"
+            )
         return tuple(sentences)
 
 

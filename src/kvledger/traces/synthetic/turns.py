@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from kvledger.errors import UsageError
 from kvledger.replay.workload import HashIds, HashKind
+from kvledger.units import counted
 
 __all__ = ["BLOCK_TOKENS", "chain_identity", "in_order"]
 
@@ -33,7 +34,8 @@ def chain_identity(prompt_tokens: _Ints, session: _Ints, *, shared_tokens: int) 
     total = int(counts.sum())
     if total > _MAX_IDS:
         raise UsageError(
-            f"{total:,} block ids of {len(counts):,} turns are too many to hold", hint="lower `requests` or `turns`"
+            f"{total:,} block ids of {counted(len(counts), 'turn')} are too many to hold",
+            hint="lower `requests` or `turns`",
         )
     offsets = np.concatenate(([0], np.cumsum(counts)))
     block = np.arange(total) - np.repeat(offsets[:-1], counts)
