@@ -164,7 +164,7 @@ def test_numbers_of_samples_that_cannot_be_are_refused():
         replace(requests, samples=np.array([1, 5000], np.int32)).check()
     with pytest.raises(TraceError, match="`samples` has the value 0"):
         replace(requests, samples=np.array([1, 0], np.int32)).check()
-    with pytest.raises(TraceError, match="1 requests search with beams, but 2 requests have a number"):
+    with pytest.raises(TraceError, match="beams are told for 1 request, but 2 requests have a number"):
         replace(requests, samples=np.ones(2, np.int32), beams=Beams(mask=np.ones(1, np.bool_))).check()
 
 

@@ -161,7 +161,7 @@ class Workload:
     def _check_samples(self) -> None:
         if self.beams is not None and (self.samples is None or len(self.beams.mask) != len(self)):
             raise TraceError(
-                f"{counted(len(self.beams.mask), 'request')} search with beams, but {counted(len(self), 'request')} "
+                f"beams are told for {counted(len(self.beams.mask), 'request')}, but {counted(len(self), 'request')} "
                 f"have {'no' if self.samples is None else 'a'} number of samples"
             )
         if self.samples is None or not len(self):
