@@ -72,6 +72,20 @@ def test_a_request_ends_at_the_models_end_of_sequence(make, monkeypatch):
     assert len(engine.generate([[1, 2, 3]], GREEDY)[0].token_ids) == 10
 
 
+def test_a_request_ends_at_the_tokenizers_end_of_a_turn(make):
+    class Turns(Numbers):
+        eos_token_id = generate_plainly(small_model("llama"), [1, 2, 3], 10)[3]
+
+    (kept, ended) = (
+        make(tokenizer=Turns()).generate([[1, 2, 3]], Generation(max_tokens=10, ignore_eos=ignored))[0].answers[0]
+        for ignored in (True, False)
+    )
+    assert len(kept.token_ids) == 10
+    assert ended.token_ids[-1] == Turns.eos_token_id
+    assert len(ended.token_ids) <= 4
+    assert ended.ending is Ending.STOP
+
+
 def test_a_request_ends_at_its_stop_string_and_its_text_before_it(make):
     engine = make(tokenizer=Numbers())
     plain = engine.generate(["!#$"], GREEDY)[0].text

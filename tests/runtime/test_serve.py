@@ -152,6 +152,25 @@ def test_a_client_that_goes_away_frees_its_blocks_and_leaves_no_offset():
         assert driver.call(lambda e: e.ledger()).result().used == 0
 
 
+def test_a_client_that_does_not_stream_and_goes_away_frees_its_blocks():
+    with serving(blocks=400) as (address, engine, driver):
+        run = engine.runner.run
+        engine.runner.run = lambda schedule: time.sleep(0.02) or run(schedule)
+        port = int(address.rsplit(":", 1)[1])
+        body = json.dumps({"prompt": [5] * 20, "max_tokens": 230, "ignore_eos": True, "n": 3}).encode()
+        with socket.create_connection(("127.0.0.1", port)) as client:
+            head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+            client.sendall(head.encode() + body)
+            while not driver.call(lambda engine: engine.scheduler.running).result(timeout=60):
+                time.sleep(0.001)
+        deadline = time.monotonic() + 20
+        while not engine.is_idle and time.monotonic() < deadline:
+            time.sleep(0.005)
+        after = scrape(address)
+    assert after.finished["abort"] == 3
+    assert live_tokens(after) == 0
+
+
 def test_a_client_that_goes_away_within_its_request_is_no_fault_of_the_server(caplog):
     with serving() as (address, engine, _):
         port = int(address.rsplit(":", 1)[1])

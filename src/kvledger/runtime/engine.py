@@ -128,7 +128,7 @@ class Engine:
             id=RequestId(self._next),
             prompt=tokens,
             generation=generation,
-            stop_ids=self.runner.stop_ids(generation),
+            stop_ids=self._find_stop_ids(generation),
             tokenizer=self.tokenizer,
         )
         self._next += 1
@@ -228,6 +228,12 @@ class Engine:
         result = self.take(number)
         assert result is not None
         return result
+
+    def _find_stop_ids(self, generation: Generation) -> frozenset[int]:
+        """Return the tokens that end an answer; a tokenizer may end turns otherwise than its model's configuration."""
+        end = getattr(self.tokenizer, "eos_token_id", None)
+        own = frozenset() if end is None or generation.ignore_eos else frozenset([int(end)])
+        return self.runner.stop_ids(generation) | own
 
     def _check_generation(self, generation: Generation) -> None:
         if generation.samples > 1 and self.options.reservation is not Reservation.BLOCKS:

@@ -199,5 +199,6 @@ async def _read_body(request: Request) -> bytes:
 
 
 async def _wait_until_gone(request: Request) -> None:
-    while not await request.is_disconnected():
-        await asyncio.sleep(0.1)
+    """Wait until the client hangs up: after the body, nothing else can come."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
