@@ -21,6 +21,19 @@ from kvledger.model.catalogue import catalogue, find_model
         ("yi-34b", 245_760),
         ("deepseek-v3", 70_272),
         ("qwen2.5-7b", 57_344),
+        ("qwen2.5-vl-3b", 36_864),  # 269,568 tokens took 9.26 GiB
+        ("qwen3-coder-480b-a35b", 253_952),
+        ("qwen3-vl-8b", 147_456),  # 252,288 tokens took 34.65 GiB
+        ("qwen3.5-122b-a10b", 24_576),
+        ("qwen3.5-397b-a17b", 30_720),
+        ("kimi-k3", 27_648),
+        ("glm-4.7-flash", 54_144),
+        ("minimax-m3", 137_472),
+        ("nemotron-3-super-120b-a12b", 8192),
+        ("phi-4-mini", 131_072),  # 13,618 blocks took 26.60 GiB
+        ("granite-3.3-8b", 163_840),  # 32,768 tokens would take 5.00 GiB
+        ("deepseek-r1-distill-qwen-14b", 196_608),
+        ("gemma-4-e4b", 16_384),  # 32,768 cells took 512.00 MiB
     ],
 )
 def test_well_known_models_cost_what_is_published(name, expected):
@@ -35,10 +48,24 @@ def test_well_known_models_cost_what_is_published(name, expected):
         ("OPT_13B", "opt-13b"),
         ("deepseek-ai/DeepSeek-R1", "deepseek-v3"),
         ("  qwen2.5-7b-instruct ", "qwen2.5-7b"),
+        ("Qwen/Qwen3-30B-A3B-Instruct-2507-FP8", "qwen3-30b-a3b-2507"),
+        ("cyankiwi/gemma-4-31B-it-AWQ-4bit", "gemma-4-31b"),
+        ("Qwen2.5-7B-Instruct-GPTQ-Int4", "qwen2.5-7b"),
+        ("RedHatAI/Qwen3.6-35B-A3B-NVFP4", "qwen3.5-35b-a3b"),
+        ("llama-3.2-3b-q4_k_m", "llama-3.2-3b"),
     ],
 )
 def test_names_are_matched_without_organisation_case_and_punctuation(asked, found):
     assert find_model(asked).name == found
+
+
+def test_what_a_name_says_of_its_weights_is_left_out_and_told():
+    (note,) = find_model("Qwen/Qwen3-32B-AWQ").notes
+    assert note.startswith("`Qwen/Qwen3-32B-AWQ` is read as the catalogue's `qwen3-32b`")
+    assert find_model("Qwen/Qwen3-32B").notes == ()
+    for name in ("awq", "-awq", "fp8-awq", "qwen3-32b-awq-large"):
+        with pytest.raises(UsageError, match="the catalogue has no model"):
+            find_model(name)
 
 
 def test_an_unknown_model_gets_the_nearest_names_and_the_command_that_lists_all():
