@@ -1,20 +1,27 @@
 """Chinese for the sentences that results bring along. What is not known stays English.
 
-``assets/chinese.toml`` pairs an English sentence, with what varies in braces, with its Chinese. Sentences that follow
-each other, and parts between semicolons, are translated one by one.
+``assets/chinese*.toml`` pair an English sentence, with what varies in braces, with its Chinese; of several that fit,
+the one that says most by itself is taken. Sentences that follow each other, and parts between semicolons, are
+translated one by one.
 """
 
 from __future__ import annotations
 
 import re
 import tomllib
+from dataclasses import dataclass
 from functools import cache
 
 from kvledger.report.html.phrases import read_asset
 
-__all__ = ["translate"]
+__all__ = ["ASSETS", "translate"]
 
+ASSETS = ("chinese.toml", "chinese_findings.toml", "chinese_measure.toml", "chinese_size.toml", "chinese_traces.toml")
 _LONGEST = 600
+_SHORT = 15
+_NUMBER = r"\d[\d.,]*(?: ?[A-Za-z%]{1,5})?"
+_PART = r"(?:(?!\. [A-Z0-9`])[^;]){1,100}?"
+_BRACES = re.compile(r"\{\w+\}")
 _FIELD = re.compile(r"\\\{(\w+)\\\}")
 _AMOUNT = re.compile(r"(at most )?(\d[\d.,]*)(?: to (\d[\d.,]*))?( %)?")
 _BREAKS = ((re.compile(r"(?<=\.) (?=[A-Z0-9`])"), ""), (re.compile("; "), "；"), (re.compile(", and "), "，"))
@@ -41,10 +48,10 @@ def translate(text: str) -> str | None:
 
 
 def _match(text: str) -> str | None:
-    for pattern, chinese in _rules():
-        match = pattern.fullmatch(text)
+    for rule in _rules():
+        match = rule.pattern.fullmatch(text) if text.startswith(rule.start) else None
         if match:
-            return chinese.format(
+            return rule.chinese.format(
                 **{name: translate(value) or _translate_amount(value) for name, value in match.groupdict().items()}
             )
     return None
@@ -63,21 +70,44 @@ def _translate_amount(text: str) -> str:
     return ("最多 " if most else "") + low + (f" 到 {high}" if high else "") + unit
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Rule:
+    """A sentence with its Chinese; ``start`` is what stands before its first field."""
+
+    start: str
+    pattern: re.Pattern[str]
+    chinese: str
+
+
 @cache
-def _rules() -> tuple[tuple[re.Pattern[str], str], ...]:
-    pairs = tomllib.loads(read_asset("chinese.toml"))["sentences"]
-    return tuple((_pattern(english), chinese) for english, chinese in pairs)
+def _rules() -> tuple[_Rule, ...]:
+    pairs = [pair for name in ASSETS for pair in tomllib.loads(read_asset(name))["sentences"]]
+    ordered = sorted(pairs, key=lambda pair: -_said(pair[0]))
+    return tuple(
+        _Rule(start=english.partition("{")[0], pattern=_pattern(english), chinese=chinese)
+        for english, chinese in ordered
+    )
+
+
+def _said(english: str) -> int:
+    """Count what a sentence says beside its fields."""
+    return len(_BRACES.sub("", english))
 
 
 def _pattern(english: str) -> re.Pattern[str]:
-    """Return what matches a sentence. A field is short and within one part; ``rest`` is anything that follows."""
+    """Return what matches a sentence.
+
+    A field is short and within one part and one sentence, and only a number where hardly anything else is said;
+    ``rest``, or what begins so, is anything that follows.
+    """
     seen: set[str] = set()
+    short = _NUMBER if _said(english) < _SHORT and not {"`", "("} & set(english) else _PART
 
     def field(match: re.Match[str]) -> str:
         name = match[1]
         if name in seen:
             return f"(?P={name})"
         seen.add(name)
-        return f"(?P<{name}>.{{1,400}}?)" if name == "rest" else f"(?P<{name}>[^;]{{1,100}}?)"
+        return f"(?P<{name}>.{{1,400}}?)" if name.startswith("rest") else f"(?P<{name}>{short})"
 
     return re.compile(_FIELD.sub(field, re.escape(english)), re.DOTALL)
