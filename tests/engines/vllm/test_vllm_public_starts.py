@@ -84,6 +84,12 @@ PUBLIC = {
         "Available KV cache memory: 46.80 GiB\nGPU KV cache size: 5,721,088 tokens\n",
     ),
     "two stages": ("qwen3-32b", {"version": "0.27.0", "pp": 2}, 3540, printed("6.92", 56_640, 32_768, 1.73)),
+    # 24 latent layers and 69 of states on sixteen ranks: 82 blocks of 384 tokens
+    "Kimi K3 on two nodes": (
+        "kimi-k3", {"version": "0.27.0", "tp": 16}, 82,
+        "Setting attention block size to 384 tokens to ensure that attention page size is >= mamba page size.\n"
+        + printed("0.82", 30_062, 29_696, 1.01),
+    ),
     # V0 prints blocks; 4 GiB of host memory beside them
     "Llama 3.1 8B on a 24 GB card": (
         "llama-3.1-8b", {"version": "0.6.4"}, 1952,
@@ -156,6 +162,8 @@ def test_what_seldom_stands_in_an_excerpt_is_found_together():
         "the printed figures follow if the KV dtype is fp8 and prefix caching is on and the version is 0.14 to 0.16 or "
         "0.17 to 0.20.0"
     )
+    found, _ = check("qwen3.5-122b-a10b", printed("24.05", 482_080, 262_144, 6.42))
+    assert "prefix caching is on and the model's own draft proposes 1 token and the version is" in found.explanation
     told, _ = check("qwen3.5-9b", "vLLM API server version 0.19.0\n" + printed("4.24", 68_640, 16_384, 11.91))
     assert told.explanation == "the printed figures follow if the KV dtype is fp8 and prefix caching is on"
 

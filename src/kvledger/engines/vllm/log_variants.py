@@ -14,7 +14,7 @@ __all__ = ["name_setting"]
 
 _BLOCKS = (32, 64, 128, 256)
 _MOST_PROPOSED = 5
-_MOST_TOGETHER = 3
+_MOST_TOGETHER = 4
 _RELEASES = (
     ("0.10", "0.9 to 0.10"),
     ("0.13", "0.11 to 0.13"),
@@ -54,7 +54,7 @@ def name_setting(
 
 
 def _variants(model: ModelSpec, deployment: Deployment, *, is_version_told: bool) -> Iterator[tuple[str, Deployment]]:
-    """Yield deployments that differ in one setting, then in two and three; the release changes fastest."""
+    """Yield deployments that differ in one setting, then in two to four; the release changes fastest."""
     dtypes, caching, drafts = _dtypes(deployment), _caching(deployment), _drafts(model, deployment)
     batches = _batches(deployment)
     for words, change in (*dtypes, *batches, *caching, *drafts, *_rest(deployment), *_RELEASED):
@@ -112,13 +112,13 @@ def _caching(deployment: Deployment) -> list[_Change]:
 def _drafts(model: ModelSpec, deployment: Deployment) -> list[_Change]:
     """Yield what a draft of one layer, or the model's own draft, adds; the tokens it proposes widen states."""
     changes = []
-    if not deployment.speculative_tokens:
-        changes.append(_with_options("a draft adds a layer", 1, speculative_method="eagle", draft_layers="1"))
     for proposed in range(1, _MOST_PROPOSED + 1) if model.draft_layers else ():
         if deployment.speculative_tokens != proposed:
             tokens = "1 token" if proposed == 1 else f"{proposed} tokens"
             words = f"the model's own draft proposes {tokens}"
             changes.append(_with_options(words, proposed, speculative_method="mtp"))
+    if not deployment.speculative_tokens:
+        changes.append(_with_options("a draft adds a layer", 1, speculative_method="eagle", draft_layers="1"))
     return changes
 
 
