@@ -125,3 +125,15 @@ def test_the_scrape_configuration_names_where_the_exporter_listens(capsys, host,
 @pytest.mark.parametrize("kind", ["exporter", "rules"])
 def test_a_dashboard_is_one_object(capsys, kind):
     assert call(capsys, "export", "--dashboard", kind).json()["uid"] == f"kvledger-{kind}"
+
+
+def test_what_an_exporter_serves_is_known_by_measure_and_by_files_of_it(capsys, tmp_path):
+    with exporter("chat=http://127.0.0.1:9", "code=http://127.0.0.1:9") as (_, url):
+        text = fetch(url)
+        called = call(capsys, "measure", url)
+    path = tmp_path / "saved.txt"
+    path.write_text(text)
+    for told in (called, call(capsys, "measure", path), call(capsys, "check", path, "--max-held", "9%")):
+        assert told.code == 2
+        assert "this is `kvledger export`, which serves the ledgers of `chat`, `code`" in told.err
+        assert "127.0.0.1:9" not in told.err

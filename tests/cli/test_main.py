@@ -102,7 +102,7 @@ def test_what_is_quoted_cannot_steer_the_terminal(capsys, trace):
     ("raised", "code", "message"),
     [
         (KeyboardInterrupt(), 130, "interrupted"),
-        (MemoryError(), 2, "not enough memory"),
+        (MemoryError(), 2, "not enough memory for this: "),
         (OSError(28, "No space left on device"), 2, "No space left on device"),
         (UnbalancedLedger("the books do not balance"), 2, "the books do not balance"),
         (ZeroDivisionError("a fault"), 2, "this is a fault of kvledger"),

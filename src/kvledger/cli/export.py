@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from kvledger.cli.measure_options import access_options, source_options
+from kvledger.cli.output import hint
 from kvledger.errors import UsageError
 
 __all__ = ["command"]
@@ -49,6 +50,11 @@ def command(**options: Any) -> None:
     if len(asked) > 1 or (asked and options["sources"]):
         given = " and ".join([*asked, *(["SOURCE"] if options["sources"] else [])])
         raise UsageError(f"{given} were given together", hint="serve sources, or write one file at a time")
+    if not options["quiet"]:
+        from kvledger.cli.unused import find_given, unused_by_export
+
+        for told in unused_by_export(options, find_given()):
+            hint(told)
     if asked:
         from kvledger.cli.output import print_result
         from kvledger.cli.provisioning import write_asked

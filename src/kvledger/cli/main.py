@@ -14,7 +14,7 @@ from typing import NoReturn
 import click
 
 import kvledger
-from kvledger.errors import CapacityError, Error, SourceError, UnbalancedLedger, UsageError
+from kvledger.errors import Error, SourceError, UnbalancedLedger, UsageError
 
 __all__ = ["main"]
 
@@ -113,12 +113,18 @@ def _run(arguments: list[str]) -> int:
         return _report(error, as_json=as_json)
     except OSError as error:
         return _report(SourceError(f"reading or writing failed: {error}"), as_json=as_json)
-    except MemoryError:
-        return _report(CapacityError("the machine has not enough memory for this"), as_json=as_json)
+    except MemoryError as error:
+        return _report(_explain(error), as_json=as_json)
     except Exception as error:
         traceback.print_exc()
         fault = Error(f"{type(error).__name__}: {error}", hint="this is a fault of kvledger; please report it")
         return _report(fault, as_json=as_json)
+
+
+def _explain(error: MemoryError) -> Error:
+    from kvledger.sources.memory import available_bytes, explain_memory
+
+    return explain_memory(error, available=available_bytes())
 
 
 def _wants_json(arguments: list[str]) -> bool:

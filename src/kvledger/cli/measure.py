@@ -104,15 +104,12 @@ def _tell_hints(session: Session, *, quiet: bool) -> None:
 
 def _tell_unused(options: dict[str, Any], checks: Sequence[LogCheck]) -> None:
     """Name the options that a log makes no use of, and what checks it against a model."""
+    from kvledger.cli.unused import find_given, unused_by_log
     from kvledger.engines.facts import Engine
 
-    flags = ("model", "kv_dtype", "bytes_per_token", "kv_memory", "max_model_len", "log")
-    unused = [f"`--{flag.replace('_', '-')}`" for flag in flags if options[flag] is not None]
-    if not unused or options["quiet"]:
-        return
     is_vllm = any(check.engine is Engine.VLLM for check in checks)
-    better = "; `kvledger size MODEL --log FILE` checks its figures against the model" if is_vllm else ""
-    hint(f"a log is read as it was printed, without {', '.join(unused)}{better}")
+    for told in [] if options["quiet"] else unused_by_log(find_given(), checked_by_size=is_vllm):
+        hint(told)
 
 
 def read_log_object(content: bytes) -> dict[str, Any]:

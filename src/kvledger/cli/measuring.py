@@ -9,7 +9,8 @@ from typing import Any
 from kvledger.cli.completing import Completer, read_background, read_facts
 from kvledger.cli.looking import look_at_engines, look_at_pools
 from kvledger.cli.measure_options import parse_duration
-from kvledger.engines.facts import EngineSnapshot
+from kvledger.cli.unused import find_given, name_unused, unused_by_source
+from kvledger.engines.facts import Engine, EngineSnapshot
 from kvledger.engines.vllm.metrics import VllmEngine
 from kvledger.errors import SourceError, UsageError
 from kvledger.findings.finding import FindingsReport
@@ -41,6 +42,7 @@ class Session:
         self._scheduling = Scheduling(options["scheduling"])
         self._meters: dict[int, Meter] = {}
         self._pool_meters: dict[int, PoolMeter] = {}
+        self._engines: set[Engine] = set()
         self._background = read_background(options, facts, self._complete)
         self._selection = Selection(source=options["server"], engine=options["engine"])
         self._samples: dict[int, int] = {}
@@ -49,7 +51,8 @@ class Session:
         self._failing: dict[int, str] = {}
         self._notes: list[str] = []
         self.feed = self._open(options)
-        self._hints = _explain_pace(specs, pace)
+        self._given = find_given()
+        self._hints = list(unused_by_source(specs, self._given))
 
     def readings(
         self, *, on_sample: Callable[[RecordedSample], None] | None = None
@@ -96,11 +99,19 @@ class Session:
             raise SourceError(f"nothing was measured: {reason}", hint=hint)
         if max(self._samples.values()) > WINDOW_SAMPLES:
             self._notes.append(f"means and peaks are of the last {WINDOW_SAMPLES:,} samples of each engine")
+        self._notes += self._name_unused()
         sources = {number: self._source(number) for number in sorted(self._samples)}
         notes = (*self._notes, *self._complete.notes, *self._background.notes)
         return MeasureReport(
             sources=tuple(sources.values()), notes=tuple(dict.fromkeys(notes)), findings=self._look(sources)
         )
+
+    def _name_unused(self) -> Iterator[str]:
+        """Name options of engines of which none was measured."""
+        if not self._meters:
+            yield from name_unused(("scheduling",), self._given, "it is of vLLM, and none was measured")
+        if Engine.LLAMACPP not in self._engines:
+            yield from name_unused(("kv_unified",), self._given, "it is of llama.cpp, and none was measured")
 
     def _look(self, sources: dict[int, SourceReport]) -> FindingsReport:
         """Look for what would give memory back."""
@@ -158,6 +169,7 @@ class Session:
             background = self._background
             meter = PoolMeter(complete=background.complete, expand=background.expand)
             self._pool_meters[sample.source] = meter
+        self._engines |= {snapshot.engine for snapshot in sample.snapshots}
         for snapshot in sample.snapshots:
             self._complete.compare_names(snapshot.model)
         return meter.take(sample.snapshots, seconds=sample.seconds)
@@ -179,15 +191,6 @@ class Session:
             selector=options["selector"],
         )
         return open_feed(self._specs, access=self._access, pace=self._pace, window=window)
-
-
-def _explain_pace(specs: tuple[str, ...], pace: Pace) -> list[str]:
-    """Say that ``--for`` is not used, where the source is no server that can be asked again."""
-    if not pace.for_seconds:
-        return []
-    if specs[0].startswith("prometheus:"):
-        return ["--for is not used: a Prometheus is asked for the time from --since to --until"]
-    return [] if is_server(specs[0]) else ["--for is not used: a file is read to its end, whatever time it covers"]
 
 
 def _last_scrape(meter: Meter | None, engine_index: int) -> VllmEngine | None:

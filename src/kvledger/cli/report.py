@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kvledger.cli.output import print_result, refuse_input, refuse_overwrite
+from kvledger.cli.output import hint, print_result, refuse_input, refuse_overwrite
+from kvledger.cli.unused import find_given, name_unused, unused_by_log
 from kvledger.errors import SourceError, UsageError
 from kvledger.units import counted
 
@@ -86,6 +87,7 @@ def _read(source: str, price: dict[str, str | int | None]) -> Run:
     from kvledger.sources.servers import is_server
 
     if source == "-":
+        _tell_unused("standard input")
         return read_run(sys.stdin.buffer.read(_MOST_BYTES + 1), name="standard input")
     if is_server(source):
         raise UsageError(
@@ -99,6 +101,7 @@ def _read(source: str, price: dict[str, str | int | None]) -> Run:
         with path.open("rb") as stream:
             head = stream.read(_MOST_HEAD)
             if head.startswith(_PARQUET):
+                _tell_unused(path.name)
                 return _sweep(path)
             if not head.lstrip().startswith(b"{") and head.strip():
                 return _measure(source, price)
@@ -106,7 +109,14 @@ def _read(source: str, price: dict[str, str | int | None]) -> Run:
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "it is not a file name"
         raise SourceError(f"`{path.name[:80]}` cannot be read: {reason}", hint="give a saved result") from None
+    _tell_unused(path.name)
     return read_run(content, name=path.name)
+
+
+def _tell_unused(name: str) -> None:
+    """Say that a saved result is shown as it is."""
+    for told in name_unused(("model", "bytes_per_token"), find_given(), f"`{name[:80]}` is a result, shown as it is"):
+        hint(told)
 
 
 def _sweep(path: Path) -> Run:
@@ -130,6 +140,8 @@ def _measure(source: str, price: dict[str, str | int | None]) -> Run:
     session = Session((source,), options | price, pace=Pace())
     name = Path(source).name
     if session.feed.log is not None:
+        for told in unused_by_log(find_given(), checked_by_size=False):
+            hint(told)
         return run_of(read_log_object(session.feed.log), name=name)
     for _ in session.readings():
         pass

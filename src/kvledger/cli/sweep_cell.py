@@ -15,6 +15,7 @@ from kvledger.cli.sweep_settings import SweepSettings
 from kvledger.errors import CapacityError, Error, SourceError
 from kvledger.report.replay import ReplayReport
 from kvledger.sources.files import load_trace
+from kvledger.sources.memory import available_bytes, explain_memory
 from kvledger.sweep.columns import Cell, result_of
 from kvledger.sweep.job import Job, JobResult, failed
 from kvledger.traces import Trace
@@ -29,8 +30,8 @@ def run_cell(payload: bytes) -> bytes:
         result = _replayed(job)
     except Error as error:
         result = failed(job.key, code=error.code, message=error.message)
-    except MemoryError:
-        result = failed(job.key, code=Error.code, message="the machine has not enough memory for this")
+    except MemoryError as error:
+        result = failed(job.key, code=Error.code, message=explain_memory(error, available=available_bytes()).message)
     except Exception as error:
         where = traceback.extract_tb(error.__traceback__)[-1]
         what = f"{type(error).__name__} at {Path(where.filename).name}:{where.lineno}: {error}"

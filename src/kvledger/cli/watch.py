@@ -12,6 +12,7 @@ import click
 
 from kvledger.cli.measure_options import parse_duration, refuse_own_source, server_options, source_options
 from kvledger.cli.output import hint, wants_color
+from kvledger.cli.unused import find_given, name_unused
 from kvledger.errors import UsageError
 
 if TYPE_CHECKING:
@@ -61,6 +62,9 @@ def command(**options: Any) -> None:
     session = Session(options["sources"], options, pace=Pace(every_seconds=every, for_seconds=for_seconds))
     if session.feed.log is not None:
         session.report()
+    if options["as_json"]:
+        for told in name_unused(("lines", "ascii_only"), find_given(), "--json prints one object a line"):
+            hint(told)
     with ExitStack() as stack:
         recorder = None
         if options["record"] is not None:

@@ -176,6 +176,16 @@ class SeriesTable:
             by_name.setdefault(item.name, []).append(item)
         return cls({name: tuple(items) for name, items in by_name.items()})
 
+    @classmethod
+    def read(cls, text: str, wanted: Collection[str]) -> SeriesTable | None:
+        """Read a scrape of one engine; None when it has no sample that is wanted.
+
+        Raises:
+            SourceError: The text is beyond the bounds of :func:`read_exposition`.
+        """
+        found = read_exposition(text, wanted).series
+        return cls.of(found) if found else None
+
     def find(self, name: str, **labels: str) -> Quantity | None:
         """Return the sample of that name and those labels; the sum when there are several.
 

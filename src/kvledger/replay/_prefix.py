@@ -1,4 +1,4 @@
-"""Block tables with a prefix cache: one step of the scheduler, as design section 4 words it (compiled).
+"""Block tables with a prefix cache: one step of the scheduler (compiled).
 
 The scheduler is that of `_step`; what differs is who holds which block. A request finds the longest run of its leading
 blocks in the pool, refers to them, and computes only the rest; it gives each block its identity when the step that

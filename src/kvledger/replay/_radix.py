@@ -1,4 +1,4 @@
-"""Block tables over a radix tree: one step of the scheduler, as design section 4 words it (compiled).
+"""Block tables over a radix tree: one step of the scheduler (compiled).
 
 The scheduler is that of `_step`; what a request stores is that of SGLang (`pool.radix`). A request takes over its
 longest stored prefix, locks it, and holds pages of its own for the rest. What a step of its prefill has computed goes

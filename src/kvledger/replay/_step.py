@@ -1,4 +1,8 @@
-"""One step of the scheduler, exactly as design section 4 words it (compiled).
+"""One step of the scheduler of vLLM V1 (compiled).
+
+First come, first served: a budget of tokens goes to the running requests in admission order, then to the head of the
+queue in chunks of its prompt; whoever was admitted last is preempted where memory runs out. The page of
+`replay` in the documentation states the whole step, in order.
 
 Requests that run are kept in admission order. Those that decode one token a step, the *steady* ones, always come first,
 because tokens are handed out in that order. They are not touched step by step: a steady request has computed

@@ -7,12 +7,13 @@ other readers; ``/v1/loads`` of an SGLang without ``--enable-metrics``.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from kvledger.engines.facts import Engine, EngineSnapshot
-from kvledger.engines.recognise import TextKind, recognise
+from kvledger.engines.recognise import Recognition, TextKind, recognise
 from kvledger.engines.transformers.metrics import is_serve_api
 from kvledger.engines.vllm.metrics import VllmScrape, read_vllm_metrics
 from kvledger.errors import SourceError
@@ -21,7 +22,7 @@ from kvledger.sources.encoding import decode, is_wide
 from kvledger.sources.http import Access, Address, fetch, fetch_with_retries
 from kvledger.units import counted
 
-__all__ = ["Answer", "Endpoint", "decode_text", "read_text"]
+__all__ = ["Answer", "Endpoint", "decode_text", "read_text", "refuse_own"]
 
 _NAMES = (
     "/prometheus/metrics",
@@ -34,6 +35,9 @@ _NAMES = (
     "/openapi.json",
 )
 """Addresses that stand for their server, longest first where one ends another."""
+_OWN = "# TYPE kvledger_source_up "
+_OWN_SOURCE = re.compile(r'^kvledger_source_up\{source="([^"\\\n]{1,64})"\}', re.MULTILINE)
+_OWN_HEAD = 2**20
 _MUTE = (404, 405, 501)
 _TORN_TRIES = 3
 
@@ -209,6 +213,7 @@ def read_text(text: str) -> Answer:
     from kvledger.engines.readers import read_snapshots
 
     found = recognise(text)
+    refuse_own(text, found)
     if found is None or found.engine is None or found.engine is Engine.VLLM or found.kind is TextKind.LOG:
         return Answer(scrape=read_vllm_metrics(text))
     if found.kind is TextKind.RUNNING:
@@ -222,6 +227,23 @@ def read_text(text: str) -> Answer:
             hint="llama.cpp tells its slots at /slots, SGLang needs --enable-metrics",
         )
     return Answer(snapshots=snapshots)
+
+
+def refuse_own(text: str, found: Recognition | None) -> None:
+    """Raise for what `kvledger export` serves: ledgers, and not the metrics of an engine.
+
+    Raises:
+        SourceError: It is that; the servers are named as the exporter names them, for it tells no address.
+    """
+    if _OWN not in text[:_OWN_HEAD] or (found is not None and found.kind is TextKind.METRICS):
+        return
+    names = list(dict.fromkeys(_OWN_SOURCE.findall(text[:_OWN_HEAD])))
+    listed = ", ".join(f"`{name}`" for name in names[:5]) + (", ..." if len(names) > 5 else "")
+    raise SourceError(
+        "this is `kvledger export`, which serves the ledgers of " + (listed or "other servers") + ", drawn up already",
+        hint="measure the server itself: the address that stands behind its name in the command line of "
+        "`kvledger export`",
+    )
 
 
 def _tell_transformers() -> SourceError:

@@ -14,7 +14,7 @@ from typing import BinaryIO
 from kvledger.engines.recognise import TextKind, recognise
 from kvledger.errors import Error, SourceError, UsageError
 from kvledger.measure.recording import MAGIC, FrameReader, RecordedSample
-from kvledger.sources.endpoints import Endpoint, decode_text, read_text
+from kvledger.sources.endpoints import Endpoint, decode_text, read_text, refuse_own
 from kvledger.sources.http import Access, parse_address
 from kvledger.sources.prometheus import Range, fetch_instances, read_api_answer
 from kvledger.units import counted
@@ -196,6 +196,7 @@ def _read_content(content: bytes, name: str, *, seconds: float) -> Feed:
         return Feed(samples=iter(samples), names=names)
     text = decode_text(content)
     found = recognise(text)
+    refuse_own(text, found)
     if found is None or found.kind is TextKind.LOG:
         return Feed(samples=iter(()), names=[name], log=content)
     answer = read_text(text)

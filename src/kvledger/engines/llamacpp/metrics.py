@@ -6,7 +6,7 @@ It has lost its KV gauges in May 2025 (``kv_cache_usage_ratio``, ``kv_cache_toke
 
 from __future__ import annotations
 
-from kvledger.engines.exposition import SeriesTable, read_exposition
+from kvledger.engines.exposition import SeriesTable
 from kvledger.engines.facts import Engine, EngineSnapshot, PoolReading
 from kvledger.engines.llamacpp.slots import read_props, read_slots
 from kvledger.engines.quantity import Quantity
@@ -34,10 +34,9 @@ def read_metrics(text: str) -> tuple[EngineSnapshot, ...]:
     Raises:
         SourceError: The text is beyond the bounds of :mod:`kvledger.engines.exposition`.
     """
-    found = read_exposition(text, WANTED).series
-    if not found:
+    table = SeriesTable.read(text, WANTED)
+    if table is None:
         return ()
-    table = SeriesTable.of(found)
 
     def find(name: str) -> Quantity | None:
         return table.find(_PREFIX + name)

@@ -5,7 +5,7 @@ A request holds blocks for its prompt and all tokens it may generate, so the bud
 
 from __future__ import annotations
 
-from kvledger.engines.exposition import SeriesTable, expand_names, read_exposition
+from kvledger.engines.exposition import SeriesTable, expand_names
 from kvledger.engines.facts import Engine, EngineSnapshot, PoolReading
 from kvledger.engines.quantity import Quantity, exact
 
@@ -27,10 +27,9 @@ def read_metrics(text: str) -> tuple[EngineSnapshot, ...]:
     Raises:
         SourceError: The text is beyond the bounds of :mod:`kvledger.engines.exposition`.
     """
-    found = read_exposition(text, WANTED).series
-    if not found:
+    table = SeriesTable.read(text, WANTED)
+    if table is None:
         return ()
-    table = SeriesTable.of(found)
     reserved = table.find("tgi_batch_current_max_tokens")
     capacity = table.find("tgi_batch_max_total_tokens")
     if capacity is not None and capacity.value <= 1:

@@ -5,7 +5,7 @@ Its accounts are counted inside the process and sum to the pool.
 
 from __future__ import annotations
 
-from kvledger.engines.exposition import SeriesTable, read_exposition
+from kvledger.engines.exposition import SeriesTable
 from kvledger.engines.facts import Engine, EngineSnapshot, PoolReading
 from kvledger.engines.quantity import Quantity, add
 from kvledger.engines.strict_json import find_object, read_json
@@ -28,10 +28,9 @@ def read_metrics(text: str) -> tuple[EngineSnapshot, ...]:
     Raises:
         SourceError: The text is beyond the bounds of :mod:`kvledger.engines.exposition`.
     """
-    found = read_exposition(text, WANTED).series
-    if not found:
+    table = SeriesTable.read(text, WANTED)
+    if table is None:
         return ()
-    table = SeriesTable.of(found)
     info = next((series.labels for series in table.by_name.get(_PREFIX + "info", ())), {})
     accounts = {name: table.find(_PREFIX + "pool_bytes", account=name) for name in _ACCOUNTS}
     whole = add(accounts.values())

@@ -96,7 +96,7 @@ class RefusedWhileFree(Rule):
         both.
 
     Sources:
-        Design of the ledger, account `external`; Kwon et al., SOSP 2023, section 3.1.
+        Kwon et al., SOSP 2023, section 3.1.
     """
 
     code = "KV003"

@@ -41,7 +41,7 @@ class RefusedByLength(Rule):
         Only what a trace says was asked for is seen; a server's log names refusals, which are not read yet.
 
     Sources:
-        vLLM entrypoints/openai/serving_engine.py (maximum context length); design of the replay, section 4.
+        vLLM entrypoints/openai/serving_engine.py (maximum context length).
     """
 
     code = "KV015"
