@@ -8,7 +8,7 @@ import { open, reason } from "./browser.mjs";
 
 const PAGES = process.env.PAGES;
 const AXE = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf-8");
-const NAMES = ["replay", "measure", "compared", "prove", "sweep", "sharing", "log", "size", "sizes", "trace", "cache", "check"];
+const NAMES = ["replay", "measure", "compared", "prove", "sweep", "sharing", "log", "size", "sizes", "trace", "cache", "check", "unmapped"];
 const HOSTILE = ["hostile", ...["prove", "sweep", "sharing", "log", "size", "sizes", "trace", "cache", "check"].map((name) => `hostile-${name}`)];
 const file = (name) => join(PAGES, `${name}.html`);
 const skip = reason ?? (PAGES ? false : "PAGES is not set");

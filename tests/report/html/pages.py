@@ -25,6 +25,16 @@ def with_maps(**changes):
     return result
 
 
+def without_maps():
+    """Return a replay of policies whose pages have no numbers."""
+    apart = {"mean_held_ratio": 0.5, "saturated_held_ratio": 0.9, "peak_held_ratio": 1.0, "token_bytes": 4096}
+    two = [
+        {"name": "full", "tokens": 1000, "refused": 7, **apart},
+        {"name": "window", "tokens": 500, "refused": 0, **apart},
+    ]
+    return replay(policies=[policy("paged:radix", PAGED), policy("paged:pools", PAGED) | {"pools": two}])
+
+
 def measured():
     """Return the measurement of a recorded server."""
     meter = Meter()
@@ -100,6 +110,7 @@ def write_pages(folder: Path) -> None:
         "replay": [with_maps()],
         "measure": [measured()],
         "compared": [with_maps(), with_maps(settings=replay()["settings"] | {"max_model_len": 2048})],
+        "unmapped": [without_maps()],
         "hostile": [hostile()],
         "largest": [largest()],
         "prove": [prove()],

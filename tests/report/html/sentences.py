@@ -52,4 +52,16 @@ def _written(node: ast.expr) -> str | None:
         return node.value
     if not isinstance(node, ast.JoinedStr):
         return None
-    return "".join(str(part.value) if isinstance(part, ast.Constant) else _SAMPLE for part in node.values)
+    return "".join(str(part.value) if isinstance(part, ast.Constant) else _sample(part) for part in node.values)
+
+
+def _sample(part: ast.expr) -> str:
+    """Return a number for a field; a number of things where it is `counted`, and the plural of a verb."""
+    value = part.value if isinstance(part, ast.FormattedValue) else part
+    if isinstance(value, ast.Call) and isinstance(value.func, ast.Name):
+        words = [one.value for one in value.args[1:] if isinstance(one, ast.Constant)]
+        if value.func.id == "counted" and words:
+            return f"{_SAMPLE} {words[1] if len(words) > 1 else f'{words[0]}s'}"
+        if value.func.id == "agree" and len(words) == 2:
+            return str(words[1])
+    return _SAMPLE

@@ -100,8 +100,6 @@ COMPOSED = {  # their fields hold more than a number; the findings and verdicts 
     "7; concurrency: 7",
     "7 7 holds tokens: whether it is full or only reserved is not told",
     "7; if it stays so: 7",
-    "more sequences share each step; 7",
-    "replayed: 7 instead of 77",
     "replayed with 7: 7 of the pool is internal, 7 requests run at a time instead of 7",
     "replayed: 7 of 7 prompt tokens are found7",
     "replayed: 7 requests run at a time instead of 77",

@@ -12,7 +12,9 @@ from kvledger.report.html.reading import run_of
 from kvledger.report.html.saved import SavedBlocks, SavedLayout
 from kvledger.report.html.sections.pool import find_holes
 
-from .results import layout, replay
+from .pages import with_maps, without_maps
+from .results import PAGED, layout, policy, replay
+from .test_page import page_of
 
 
 def saved(**options):
@@ -80,3 +82,25 @@ def test_a_map_of_blocks_says_that_a_piece_is_a_block():
     page = render_page([run_of(result, name="x")])
     assert "Each block is one piece" in page
     assert "Each request is one piece" not in page
+
+
+@pytest.mark.parametrize(
+    ("name", "why"), [("paged:radix@16", "a radix tree holds spans"), ("paged:pools", "two pools")]
+)
+def test_a_policy_whose_pages_have_no_numbers_says_why_it_has_no_map(name, why):
+    alone = page_of(replay(policies=[policy(name, PAGED)]))
+    assert why in alone
+    beside = with_maps()
+    assert why not in page_of(beside)
+    beside["policies"].append(policy(name, PAGED))
+    assert why in page_of(beside)
+
+
+def test_two_pools_show_how_full_each_was():
+    page = page_of(without_maps())
+    for part in ("How the two pools fill", "sliding window", "3.91\u202fMiB", "90.0\u202f%"):
+        assert part in page, part
+
+
+def test_without_maps_there_is_no_section_of_them():
+    assert 'id="pool"' not in page_of(replay())

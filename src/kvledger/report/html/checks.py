@@ -60,6 +60,9 @@ def check_result(result: Result, name: str) -> None:
     match result:
         case SavedReplay():
             for policy in result.policies:
+                for pool in policy.pools or ():
+                    check_numbers((pool.tokens, pool.token_bytes, pool.refused), f"`{name}`, `{policy.policy}`")
+                    check_shares((pool.mean_held_ratio, pool.saturated_held_ratio, pool.peak_held_ratio), f"`{name}`")
                 for layout in policy.layouts[:_MOST_LAYOUTS]:
                     _check_layout(layout, policy.capacity_bytes, f"`{name}`, `{policy.policy}`")
             _check_books(_of_replay(result), name)

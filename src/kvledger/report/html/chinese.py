@@ -21,8 +21,12 @@ _LONGEST = 600
 _SHORT = 15
 _NUMBER = r"\d[\d.,]*(?: ?[A-Za-z%]{1,5})?"
 _PART = r"(?:(?!\. [A-Z0-9`])[^;]){1,100}?"
+_WORDS = re.compile(r"([A-Za-z]+)")
+_LEAST = 3
+_VERBS = {"are": "is", "were": "was", "have": "has", "do": "does"}
+_VERB = re.compile(rf"\b({'|'.join(_VERBS)}|fit|hold|keep|own|reserve|run|share|stay|take|wait|would)\b")
 _BRACES = re.compile(r"\{\w+\}")
-_FIELD = re.compile(r"\\\{(\w+)\\\}")
+_FIELDS = re.compile(r"\{(\w+)\}([^{]*)")
 _AMOUNT = re.compile(r"(at most )?(\d[\d.,]*)(?: to (\d[\d.,]*))?( %)?")
 _BREAKS = ((re.compile(r"(?<=\.) (?=[A-Z0-9`])"), ""), (re.compile("; "), "；"), (re.compile(", and "), "，"))
 
@@ -84,8 +88,28 @@ def _rules() -> tuple[_Rule, ...]:
     pairs = [pair for name in ASSETS for pair in tomllib.loads(read_asset(name))["sentences"]]
     ordered = sorted(pairs, key=lambda pair: -_said(pair[0]))
     return tuple(
-        _Rule(start=english.partition("{")[0], pattern=_pattern(english), chinese=chinese)
-        for english, chinese in ordered
+        _Rule(start=_start(english), pattern=_pattern(english), chinese=chinese) for english, chinese in ordered
+    )
+
+
+def _start(english: str) -> str:
+    """Return what stands before anything that varies."""
+    verb = _VERB.search(english)
+    return english.partition("{")[0][: verb.start() if verb else None]
+
+
+def _agreeing(literal: str, *, after_field: bool) -> str:
+    """Return what matches a literal, with a noun behind a field, and with verbs, of any number."""
+    parts = _WORDS.split(literal)
+    words = [part for part in parts if part.isalpha()]
+    nouns = {word for word in words[:2] if word.endswith("s") and len(word) > _LEAST} if after_field else set()
+    return "".join(
+        f"(?:{part}|{_VERBS.get(part, part + 's')})"
+        if _VERB.fullmatch(part)
+        else f"{part[:-1]}s?"
+        if part in nouns
+        else re.escape(part)
+        for part in parts
     )
 
 
@@ -102,12 +126,10 @@ def _pattern(english: str) -> re.Pattern[str]:
     """
     seen: set[str] = set()
     short = _NUMBER if _said(english) < _SHORT and not {"`", "("} & set(english) else _PART
-
-    def field(match: re.Match[str]) -> str:
-        name = match[1]
-        if name in seen:
-            return f"(?P={name})"
+    parts = [_agreeing(english.partition("{")[0], after_field=False)]
+    for name, literal in _FIELDS.findall(english):
+        long = ".{1,400}?" if name.startswith("rest") else short
+        parts.append(f"(?P={name})" if name in seen else f"(?P<{name}>{long})")
+        parts.append(_agreeing(literal, after_field=True))
         seen.add(name)
-        return f"(?P<{name}>.{{1,400}}?)" if name.startswith("rest") else f"(?P<{name}>{short})"
-
-    return re.compile(_FIELD.sub(field, re.escape(english)), re.DOTALL)
+    return re.compile("".join(parts), re.DOTALL)

@@ -23,6 +23,7 @@ __all__ = [
     "SavedMitigation",
     "SavedPoint",
     "SavedPolicy",
+    "SavedPool",
     "SavedRemedy",
     "SavedReplay",
     "SavedTrace",
@@ -95,6 +96,18 @@ class SavedLayout(Struct, frozen=True, kw_only=True):
     blocks: SavedBlocks | None
 
 
+class SavedPool(Struct, frozen=True, kw_only=True):
+    """One of two pools that are sized apart: how full it was, and how often it refused."""
+
+    name: Literal["full", "window"]
+    tokens: int
+    token_bytes: int
+    mean_held_ratio: float
+    saturated_held_ratio: float
+    peak_held_ratio: float
+    refused: int
+
+
 class SavedPolicy(Struct, frozen=True, kw_only=True):
     """What one policy did."""
 
@@ -126,6 +139,7 @@ class SavedPolicy(Struct, frozen=True, kw_only=True):
     restarts: int = 0
     timeline: list[SavedPoint] = []
     layouts: list[SavedLayout] = []
+    pools: list[SavedPool] | None = None
 
 
 class SavedMitigation(Struct, frozen=True, kw_only=True):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from kvledger.ledger import Account
 from kvledger.report.html.book import Book
-from kvledger.report.html.figures import amount, count, duration
+from kvledger.report.html.figures import amount, count, duration, percent
 from kvledger.report.html.frame import section
 from kvledger.report.html.markup import Markup, element, join
 from kvledger.report.html.saved import SavedLayout
@@ -40,10 +40,18 @@ def find_holes(layout: SavedLayout) -> Holes | None:
 
 
 def pool_section(books: Sequence[Book], names: Sequence[str]) -> Markup:
-    """Return the section of all maps; empty when no book has one."""
+    """Return the section of all maps, and why some policies have none; empty when no map was asked for."""
     drawn = [book for book in books if book.layouts]
-    if not drawn:
+    missing = [(book, kind) for book in books if (kind := _without_map(book))]
+    if not drawn and not (missing and len(missing) == len(books)):
         return Markup("")
+    reasons = [
+        element("p", both(f"pool.none.{kind}", policy=name_of(book, books, names)), class_="note")
+        for book, kind in missing
+    ]
+    parts = [*reasons, _pools(books, names)]
+    if not drawn:
+        return section("pool", both("pool.title"), None, *parts)
     columns = [
         Column(title=both("balance.policy"), text=True),
         Column(title=both("pool.moment"), text=True),
@@ -63,7 +71,43 @@ def pool_section(books: Sequence[Book], names: Sequence[str]) -> Markup:
         both("pool.note.blocks" if all(one.blocks for book in drawn for one in book.layouts) else "pool.note"),
         element("div", id="map", hidden=True),
         join(title, table("pool-table", both("pool.table"), columns, rows)),
+        *parts,
     )
+
+
+def _without_map(book: Book) -> str | None:
+    """Return the index of a policy whose pages are counted and not numbered, so that none has a place."""
+    index = book.policy.policy.partition(":")[2].partition("@")[0] if book.policy is not None else ""
+    return index if index in ("radix", "pools") else None
+
+
+def _pools(books: Sequence[Book], names: Sequence[str]) -> Markup:
+    """Return how full each of two pools was that are sized apart."""
+    rows = [
+        [
+            cell(join(name_of(book, books, names), element("small", both(f"pools.{pool.name}"))), pool.name),
+            cell(count(pool.tokens), pool.tokens),
+            cell(amount(pool.tokens * pool.token_bytes, "bytes"), pool.tokens * pool.token_bytes),
+            *(cell(percent(n), n) for n in (pool.mean_held_ratio, pool.saturated_held_ratio, pool.peak_held_ratio)),
+            cell(count(pool.refused), pool.refused, quiet=not pool.refused),
+        ]
+        for book in books
+        if book.policy is not None
+        for pool in book.policy.pools or ()
+    ]
+    if not rows:
+        return Markup("")
+    columns = [
+        Column(title=both("pools.pool"), text=True),
+        *(Column(title=both(f"pools.{name}")) for name in ("tokens", "bytes")),
+        *(
+            Column(title=both(f"pools.{name}"), accuracy="derived", formula="formula.pools")
+            for name in ("mean", "saturated", "peak")
+        ),
+        Column(title=both("pools.refused"), accuracy="derived", formula="formula.pools.refused"),
+    ]
+    title = element("h3", both("pools.title"), id="pools-table-title")
+    return join(title, table("pools-table", both("pools.title"), columns, rows))
 
 
 def _row(book: Book, books: Sequence[Book], names: Sequence[str], layout: SavedLayout) -> list[Cell]:
