@@ -132,6 +132,23 @@ def test_two_pools_out_of_balance_are_found_and_the_best_ratio_is_planned():
     assert f"{better.count_requests()} requests of 800 tokens fit at once" in found.best.proof
 
 
+def test_what_the_engine_runs_of_the_requests_that_fit_is_told_with_the_reason():
+    """130 states of the pool hold 130 requests, of which the radix cache leaves a third: 43 run at once."""
+    case = plan_case("granite-4.0-h-small", engine="sglang", length=800)
+    fits, runs = case.count_requests(), case.plan.request_limit
+    assert runs is not None
+    assert runs < fits
+    found = find("granite-4.0-h-small", engine="sglang", length=800)["KV050"]
+    assert f"runs out at {fits}, of which the engine runs at most {runs} at once: beside a running" in found.sentence
+    assert f"instead of {fits}, and the engine runs at most " in found.best.proof
+    assert found.best.proof.endswith(f" instead of {runs}")
+    given = {"max_num_seqs": 4, "length": 800}
+    assert (
+        "runs at most 4 at once (its own limit)"
+        in find("granite-4.0-h-small", engine="sglang", **given)["KV050"].sentence
+    )
+
+
 def test_pools_in_balance_are_not_found():
     ratio = find("granite-4.0-h-small", engine="sglang", length=800)["KV050"].best.setting.split()[-1]
     options = {"mamba_full_memory_ratio": ratio}

@@ -7,7 +7,7 @@ from kvledger.engines.sglang.rules import WindowRule
 from kvledger.engines.sglang.sizing import Layers, PoolSizes, Sizing
 from kvledger.ledger import Accuracy
 from kvledger.model import Layer
-from kvledger.units import counted
+from kvledger.units import agree, counted
 
 __all__ = ["make_lines"]
 
@@ -32,7 +32,7 @@ def _size_line(sizing: Sizing, layers: tuple[Layer, ...], tokens: int, pool: str
     return _line(
         f"KV Cache is allocated.{dtype} #tokens: {tokens}, {sizes}",
         f"the {pool} pool of one tensor-parallel rank, in GiB; {counted(sizing.workload.page_tokens, 'more token')} "
-        "are allocated for padding",
+        f"{agree(sizing.workload.page_tokens, 'is', 'are')} allocated for padding",
     )
 
 

@@ -69,8 +69,9 @@ class PoolsOutOfBalance(Rule):
             return
         yield self.tell(
             case.subject,
-            f"with requests of {case.length_words} the pool `{first}` runs out at {case.count_requests():,}; "
-            f"{format_bytes(idle)} ({share(idle / total)}) of the other pools stay free",
+            f"with requests of {case.length_words} the pool `{first}` runs out at {case.count_requests():,}"
+            f"{_explain_cap(plan, first, case.count_requests())}; {format_bytes(idle)} ({share(idle / total)}) of the "
+            "other pools stay free",
             amount(idle, formula="units that stay free when the first pool is full, * their bytes, all ranks"),
             *self._remedies(case, idle),
         )
@@ -89,13 +90,13 @@ class PoolsOutOfBalance(Rule):
                 continue
             count, ratio, best = max(counts, key=lambda one: one[:2])
             gone = idle - _idle_bytes(case, best)[0]
-            if count > case.count_requests() and gone > 0:
+            if count > case.count_requests() and gone > 0 and _runs_more(case.plan, best, case.count_requests()):
                 yield Remedy(
                     setting=f"{flag} {-ratio:g}",
                     returned=amount(gone, formula="free in the other pools before, minus after: put to use"),
                     trade=Trade.TRADE_OFF,
                     proof=f"planned: {counted(count, 'request')} of {case.length_tokens:,} tokens fit at once instead "
-                    f"of {case.count_requests():,}",
+                    f"of {case.count_requests():,}{_compare_caps(case.plan, best, case.count_requests())}",
                     worse="other lengths fit worse",
                 )
 
@@ -115,6 +116,30 @@ class PoolsOutOfBalance(Rule):
             f"{share(_usage(emptiest))}: the first one limits, and the rest of the other cannot be used",
             amount(idle, formula=f"free {emptiest.unit} of the emptier pool", unit="tokens"),
         )
+
+
+def _explain_cap(plan: Plan, first: str, fitting: int) -> str:
+    """Say what the engine runs of the requests that fit, where that is less, and why."""
+    limit = plan.request_limit
+    if limit is None or limit >= fitting:
+        return ""
+    states = next((pool.usable_units for pool in plan.pools if pool.name == first), 0)
+    by_states = first in ("mamba", "state") and plan.deployment.prefix_caching is not False and limit >= states // 5
+    why = ": beside a running request's state the radix cache keeps further ones" if by_states else " (its own limit)"
+    return f", of which the engine runs at most {limit:,} at once{why}"
+
+
+def _runs_more(before: Plan, after: Plan, fitting: int) -> bool:
+    """Tell whether the engine itself lets more requests run, where it lets less run than fit."""
+    if before.request_limit is None or before.request_limit >= fitting:
+        return True
+    return after.request_limit is None or after.request_limit > before.request_limit
+
+
+def _compare_caps(before: Plan, after: Plan, fitting: int) -> str:
+    if before.request_limit is None or after.request_limit is None or before.request_limit >= fitting:
+        return ""
+    return f", and the engine runs at most {after.request_limit:,} instead of {before.request_limit:,}"
 
 
 def _usage(pool: PoolReading) -> float:
