@@ -263,7 +263,7 @@ BENCHMARKS = {
             ("peak memory", ("read", "peak"), lambda gib: f"{gib:.2f} GiB", "under 1.5 GiB"),
         )
     },
-    "first use, compiling": Benchmark(first_use, lambda s: f"{s:.1f} s", "at most 15 s", runs=3),
+    "first use, compiling": Benchmark(first_use, lambda s: f"{s:.1f} s", "at most 12 s", runs=3),
     "kvledger --help": Benchmark(help_text, lambda ms: f"{ms:.0f} ms", "under 150 ms"),
     "kvledger demo, after the first time": Benchmark(demo, lambda s: f"{s:.1f} s", "under 5 s", runs=3),
 }

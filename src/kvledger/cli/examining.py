@@ -21,7 +21,15 @@ from kvledger.units import counted
 __all__ = ["examine"]
 
 _OLDEST = (3, 11)
-_VARIABLES = ("NO_COLOR", "FORCE_COLOR", "NUMBA_CACHE_DIR", "NUMBA_OPT", "NUMBA_DISABLE_JIT", "XDG_CACHE_HOME")
+_VARIABLES = (
+    "NO_COLOR",
+    "FORCE_COLOR",
+    "NUMBA_CACHE_DIR",
+    "NUMBA_OPT",
+    "NUMBA_CPU_NAME",
+    "NUMBA_DISABLE_JIT",
+    "XDG_CACHE_HOME",
+)
 
 
 def examine(*, compiles: bool) -> Examination:

@@ -37,7 +37,7 @@ class KernelNotice:
         """Announce the compilation of ``kernel``, if it was never compiled here."""
         first = not self._cache.holds(kernel)
         if first and not self._quiet:
-            click.echo("compiling the replay kernels, once (about 15 s) ...", err=True)
+            click.echo("compiling the replay kernels, once (about 10 s) ...", err=True)
         began = time.perf_counter()
         yield
         if first:

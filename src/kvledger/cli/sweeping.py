@@ -177,7 +177,7 @@ class Sweep:
         if not jobs:
             return iter(())
         if self._question.address is None and not self._question.quiet and KernelCache().is_empty:
-            click.echo("compiling the replay kernels, once (about 15 s) ...", err=True)
+            click.echo("compiling the replay kernels, once (about 10 s) ...", err=True)
         if self._question.address is not None:
             return run_on_ray(jobs, run_cell, address=self._question.address)
         return run_in_processes(jobs, run_cell, workers=self._question.workers or _cores())

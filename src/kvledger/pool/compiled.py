@@ -7,13 +7,16 @@ from typing import Any, TypeVar
 
 import numba
 
-__all__ = ["OPTIONS", "called", "compiled", "inlined", "shared"]
+__all__ = ["INLINED", "OPTIONS", "body_of", "called", "compiled", "inlined", "shared"]
 
 Kernel = TypeVar("Kernel", bound=Callable[..., Any])
 
 # Kernels only index arrays that their caller owns, so reference counting inside them is switched off: it made the
 # replay ten times slower. Division follows numpy (no exception); kernels guard their divisors.
 OPTIONS = {"cache": True, "error_model": "numpy", "_nrt": False, "no_cfunc_wrapper": True}
+
+# What `inlined` gives a kernel, for `numba.extending.overload`.
+INLINED = {**OPTIONS, "no_cpython_wrapper": True, "forceinline": True}
 
 
 def compiled(function: Kernel) -> Kernel:
@@ -33,7 +36,7 @@ def inlined(function: Kernel) -> Kernel:
 
     Passing a dozen arrays by value costs more than what most of these functions do.
     """
-    kernel: Kernel = numba.njit(**OPTIONS, no_cpython_wrapper=True, forceinline=True)(function)
+    kernel: Kernel = numba.njit(**INLINED)(function)
     return kernel
 
 
@@ -41,3 +44,9 @@ def shared(function: Kernel) -> Kernel:
     """Compile a kernel that both Python and kernels call, and dissolve it in the latter."""
     kernel: Kernel = numba.njit(**OPTIONS, forceinline=True)(function)
     return kernel
+
+
+def body_of(kernel: Kernel) -> Kernel:
+    """Return the function of a kernel, for `numba.extending.overload`: a call of it would be one kernel more."""
+    body: Kernel = getattr(kernel, "py_func")  # noqa: B009 - nothing a function has
+    return body

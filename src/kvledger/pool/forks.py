@@ -32,6 +32,9 @@ WIDTH, BEAM, FORKED, HOSTED = range(4)
 # Numbers of `ForkTables.counts`: slots filled on the device, and blocks copied on write.
 FILLED, COPIES = range(2)
 
+LEADER = np.int64(0)
+"""The sequence that computes the prompt; written out, the number would make kernels of its own."""
+
 
 class ForkTables(NamedTuple):
     """Two pools, and the tables of all groups by slot."""
@@ -180,7 +183,7 @@ def extend(t, slot, prompt, computed, n, block):
     end = computed + n
     width = t.groups[slot, WIDTH]
     if computed < prompt:
-        fill(t, slot, 0, computed, min(end, prompt), block)
+        fill(t, slot, LEADER, computed, min(end, prompt), block)
     if end <= prompt:
         return True
     if t.groups[slot, FORKED] == 0:
@@ -222,7 +225,7 @@ def give_up(t, slot, prompt, computed, block):
 def reselect(t, slot, prompt, computed, block, key):
     """Draw the parent of every candidate anew from the living ones: some fork, others die (`key`: of the draw)."""
     width = t.groups[slot, WIDTH]
-    held = blocks_of_row(t, slot, prompt, computed, 0, block)
+    held = blocks_of_row(t, slot, prompt, computed, LEADER, block)
     for j in range(width):
         t.parents[j] = numba.int64(prefix.mix(key + numba.uint64(j)) % numba.uint64(width))
         for index in range(held):

@@ -20,7 +20,7 @@ import numba
 import numpy as np
 
 from kvledger.pool import heap
-from kvledger.pool.compiled import shared
+from kvledger.pool.compiled import inlined
 
 Array = Any  # a numpy array; numba knows its type
 
@@ -64,13 +64,13 @@ def new_pool(blocks: int, *, ranked: bool = False) -> BlockPool:
     )
 
 
-@shared
+@inlined
 def is_ranked(pool):
     """Tell whether free blocks with an identity are taken by rank, and not from the queue."""
     return pool.ranks.shape[0] > 0
 
 
-@shared
+@inlined
 def mix(value):
     """Scramble 64 bits (the finaliser of splitmix64)."""
     z = numba.uint64(value) + numba.uint64(0x9E3779B97F4A7C15)
@@ -79,13 +79,13 @@ def mix(value):
     return z ^ (z >> numba.uint64(31))
 
 
-@shared
+@inlined
 def home(pool, key):
     """Return the slot where a key is looked for first."""
     return numba.int64(key & numba.uint64(pool.counts[MASK]))
 
 
-@shared
+@inlined
 def find_slot(pool, key):
     """Return the slot of an identity, or the empty slot where it would go."""
     mask = pool.counts[MASK]
@@ -95,13 +95,13 @@ def find_slot(pool, key):
     return slot
 
 
-@shared
+@inlined
 def find_block(pool, key):
     """Return the block inserted first under this identity that is still there; -1 when there is none."""
     return pool.slots[find_slot(pool, key)]
 
 
-@shared
+@inlined
 def insert(pool, block, key):
     """Give a block its identity."""
     pool.keys[block] = key
@@ -119,7 +119,7 @@ def insert(pool, block, key):
     pool.twins[first] = block
 
 
-@shared
+@inlined
 def close_gap(pool, slot):
     """Empty a slot, and move up what probing would no longer reach."""
     mask = pool.counts[MASK]
@@ -134,7 +134,7 @@ def close_gap(pool, slot):
     pool.slots[gap] = NOBODY
 
 
-@shared
+@inlined
 def forget(pool, block):
     """Take a block's identity away."""
     slot = find_slot(pool, pool.keys[block])
@@ -152,7 +152,7 @@ def forget(pool, block):
     pool.twins[block] = NOBODY
 
 
-@shared
+@inlined
 def unlink(pool, block):
     """Take a block out of the free ones."""
     if is_ranked(pool) and pool.keys[block] != 0:
@@ -166,7 +166,7 @@ def unlink(pool, block):
         pool.counts[CACHED] -= 1
 
 
-@shared
+@inlined
 def link(pool, block, before):
     """Put a block into the free queue behind ``before``."""
     after = pool.after[before]
@@ -179,7 +179,7 @@ def link(pool, block, before):
         pool.counts[CACHED] += 1
 
 
-@shared
+@inlined
 def keep(pool, block):
     """Put a released block with an identity among the free ones of a ranked pool."""
     cached = pool.counts[CACHED]
@@ -189,7 +189,7 @@ def keep(pool, block):
     pool.counts[CACHED] += 1
 
 
-@shared
+@inlined
 def rank(pool, block, rank):
     """Give a block of a ranked pool another rank."""
     if pool.references[block] == 0 and pool.keys[block] != 0:
@@ -198,7 +198,7 @@ def rank(pool, block, rank):
         pool.ranks[block] = rank
 
 
-@shared
+@inlined
 def allocate(pool):
     """Take the free block that goes first for one request. There must be one."""
     sentinel = pool.references.shape[0]
@@ -212,7 +212,7 @@ def allocate(pool):
     return block
 
 
-@shared
+@inlined
 def refer(pool, block):
     """Let one more request use a block; True when nobody did."""
     idle = pool.references[block] == 0
@@ -222,7 +222,7 @@ def refer(pool, block):
     return idle
 
 
-@shared
+@inlined
 def release(pool, block):
     """Let one request less use a block; True when nobody does any more."""
     pool.references[block] -= 1
@@ -236,7 +236,7 @@ def release(pool, block):
     return True
 
 
-@shared
+@inlined
 def forget_all(pool):
     """Take the identities of all blocks away, as a restart does; nobody may refer to any."""
     if is_ranked(pool):

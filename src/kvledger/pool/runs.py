@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import numba
 import numpy as np
 
-from kvledger.pool.compiled import called, shared
+from kvledger.pool.compiled import called, inlined
 from kvledger.pool.prefix import CACHED, FREE, MASK, mix
 
 Array = Any  # a numpy array; numba knows its type
@@ -70,13 +70,13 @@ def new_run_pool(blocks: int) -> RunPool:
     )
 
 
-@shared
+@inlined
 def home(pool, key, begin):
     """Return the slot where a run is looked for first."""
     return numba.int64(mix(key + numba.uint64(begin)) & numba.uint64(pool.counts[MASK]))
 
 
-@shared
+@inlined
 def find_slot(pool, key, begin):
     """Return the slot of the runs of a stretch that begin there, or the empty slot where they would go."""
     slot = home(pool, key, begin)
@@ -88,13 +88,13 @@ def find_slot(pool, key, begin):
     return slot
 
 
-@shared
+@inlined
 def find_run(pool, key, begin):
     """Return the run of a stretch inserted first that begins there; -1 when there is none."""
     return pool.slots[find_slot(pool, key, begin)] - 1
 
 
-@shared
+@inlined
 def link(pool, run, after):
     """Put a run into the queue before another."""
     before = pool.before[after]
@@ -104,7 +104,7 @@ def link(pool, run, after):
     pool.before[after] = run
 
 
-@shared
+@inlined
 def unlink(pool, run):
     """Take a run out of the queue."""
     pool.after[pool.before[run]] = pool.after[run]
@@ -134,7 +134,7 @@ def add_run(pool, key, begin, end, references):
     return run
 
 
-@shared
+@inlined
 def close_gap(pool, slot):
     """Empty a slot, and move up what probing would no longer reach."""
     mask = pool.counts[MASK]
@@ -240,7 +240,7 @@ def refer(pool, table, length, key, parts):
     return length, idle
 
 
-@shared
+@inlined
 def is_open(pool, run, key, begin):
     """Tell whether blocks of a stretch from ``begin`` on can be added to a run: one request has it, and it is alone."""
     return (
@@ -273,7 +273,7 @@ def identify(pool, table, length, key, begin, end):
     return length
 
 
-@shared
+@inlined
 def let_go(pool, run):
     """Release one reference to a run; return the blocks that nobody refers to any more."""
     pool.references[run] -= 1

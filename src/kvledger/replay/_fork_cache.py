@@ -9,12 +9,10 @@ from __future__ import annotations
 from numba.extending import overload
 
 from kvledger.pool import forks
-from kvledger.pool.compiled import OPTIONS
+from kvledger.pool.compiled import INLINED, body_of
 from kvledger.pool.forks import HOSTED
 from kvledger.replay import _cached_forks
 from kvledger.replay._layout import I_BLOCK, S_COMPUTED, S_PROMPT
-
-_INLINED = {**OPTIONS, "no_cpython_wrapper": True, "forceinline": True}
 
 
 def find_hits(st, fk, slot):
@@ -44,29 +42,21 @@ def _caches(fk):
     return fk[fk.fields.index("hits")].ndim == 1
 
 
-@overload(find_hits, jit_options=_INLINED)
+@overload(find_hits, jit_options=INLINED)
 def _find_hits(st, fk, slot):
-    if _caches(fk):
-        return lambda st, fk, slot: _cached_forks.find_hits(st, fk, slot)
-    return lambda st, fk, slot: (0, 0)
+    return body_of(_cached_forks.find_hits) if _caches(fk) else (lambda st, fk, slot: (0, 0))
 
 
-@overload(refer_hits, jit_options=_INLINED)
+@overload(refer_hits, jit_options=INLINED)
 def _refer_hits(st, fk, slot, hits):
-    if _caches(fk):
-        return lambda st, fk, slot, hits: _cached_forks.refer_hits(st, fk, slot, hits)
-    return lambda st, fk, slot, hits: None
+    return body_of(_cached_forks.refer_hits) if _caches(fk) else (lambda st, fk, slot, hits: None)
 
 
-@overload(identify, jit_options=_INLINED)
+@overload(identify, jit_options=INLINED)
 def _identify(st, fk, slot, computed, n):
-    if _caches(fk):
-        return lambda st, fk, slot, computed, n: _cached_forks.identify(st, fk, slot, computed, n)
-    return lambda st, fk, slot, computed, n: None
+    return body_of(_cached_forks.identify) if _caches(fk) else (lambda st, fk, slot, computed, n: None)
 
 
-@overload(swap_in, jit_options=_INLINED)
+@overload(swap_in, jit_options=INLINED)
 def _swap_in(st, fk, slot):
-    if _caches(fk):
-        return lambda st, fk, slot: _cached_forks.swap_in(st, fk, slot)
-    return _bring_all_back
+    return body_of(_cached_forks.swap_in) if _caches(fk) else _bring_all_back

@@ -20,7 +20,7 @@ from kvledger.replay._fork_cache import find_hits, identify, refer_hits, swap_in
 from kvledger.replay._layout import *
 from kvledger.replay._queue import head_slot, leave, note_scheduled, open_step, put_in_front, seat
 from kvledger.replay._record import FIRST_TOKEN, begin_bucket, close_step, note_latency, step_seconds
-from kvledger.replay._restart import begin_restart, is_restart_due
+from kvledger.replay._restart import begin_restart
 
 # Numbers of `Forked.counts`: sequences that run; blocks moved in this step, to the host and back in all; victims that
 # were moved, those the host had no room for, and the most blocks it held; whether victims are moved; and the seed.
@@ -300,8 +300,7 @@ def fork_step(st, log, trace, fk):
     prefill, decodes, read = compute(st, fk)
     ints[I_USED] = t.counts[forks.FILLED]
     ints[I_FREE] = t.pool.counts[prefix.FREE]
-    if ints[I_IN_BUCKET] == 0:
-        begin_bucket(st, log)
+    begin_bucket(st, log)
     if log.rows.shape[0] > 0:
         log.rows[ints[I_ROWS], ROW_CACHED] = t.pool.counts[prefix.CACHED] * ints[I_BLOCK]
     seconds = step_seconds(floats, prefill, decodes, read) + fk.rates[K_PER_BLOCK] * fk.counts[K_MOVED]
@@ -315,7 +314,7 @@ def fork_step(st, log, trace, fk):
     ints[I_FREE] = t.pool.counts[prefix.FREE]
 
 
-@called
+@compiled
 def restart(st, fk):
     """Restart the server: everything on the device and on the host is lost; False when it gets nowhere."""
     ints = st.ints
@@ -336,16 +335,11 @@ def restart(st, fk):
 
 @compiled
 def run_forks(st, log, trace, fk, most):
-    """Go on for up to ``most`` steps; return DONE, PAUSED, FULL (the rows must be taken away), or STALLED."""
+    """Go on for up to ``most`` steps; return PAUSED, or why `open_step` takes no further one."""
     for _ in range(most):
         reason = open_step(st, log, trace)
-        if reason == DONE or reason == FULL:
+        if reason == GO:
+            fork_step(st, log, trace, fk)
+        elif reason != IDLE:
             return reason
-        if reason == IDLE:
-            continue
-        if is_restart_due(st.floats):
-            if not restart(st, fk):
-                return STALLED
-            continue
-        fork_step(st, log, trace, fk)
     return PAUSED

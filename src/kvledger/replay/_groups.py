@@ -26,7 +26,7 @@ from kvledger.replay._group_accounts import Amounts, account_groups, take_amount
 from kvledger.replay._layout import *
 from kvledger.replay._queue import LAST, emit_one, head_slot, leave, note_scheduled, open_step, put_in_front, seat
 from kvledger.replay._record import begin_bucket, close_step, step_seconds
-from kvledger.replay._restart import begin_restart, is_restart_due
+from kvledger.replay._restart import begin_restart
 from kvledger.replay._step import compute
 
 # Numbers of `Grouped.counts`.
@@ -188,8 +188,7 @@ def group_step(st, log, trace, gr):
     prefill, decodes, _ = compute(st)
     read = take_amounts(st, t, gr.amounts)
     ints[I_FREE] = t.pool.counts[prefix.FREE]
-    if ints[I_IN_BUCKET] == 0:
-        begin_bucket(st, log)
+    begin_bucket(st, log)
     if log.rows.shape[0] > 0:
         log.rows[ints[I_ROWS], ROW_CACHED] = t.pool.counts[prefix.CACHED] * ints[I_BLOCK]
     seconds = step_seconds(floats, prefill, decodes, read)
@@ -200,10 +199,10 @@ def group_step(st, log, trace, gr):
     ints[I_FREE] = t.pool.counts[prefix.FREE]
 
 
-@called
-def restart(st, t):
+@compiled
+def restart(st, gr):
     """Restart the server: everything that runs and all that is cached is lost; False when it gets nowhere."""
-    ints = st.ints
+    ints, t = st.ints, gr.tables
     while ints[I_RUNNING] > 0:
         preempt(st, t)
         ints[I_PREEMPTIONS] -= 1
@@ -214,16 +213,11 @@ def restart(st, t):
 
 @compiled
 def run_groups(st, log, trace, gr, most):
-    """Go on for up to ``most`` steps; return DONE, PAUSED, FULL (the rows must be taken away), or STALLED."""
+    """Go on for up to ``most`` steps; return PAUSED, or why `open_step` takes no further one."""
     for _ in range(most):
         reason = open_step(st, log, trace)
-        if reason == DONE or reason == FULL:
+        if reason == GO:
+            group_step(st, log, trace, gr)
+        elif reason != IDLE:
             return reason
-        if reason == IDLE:
-            continue
-        if is_restart_due(st.floats):
-            if not restart(st, gr.tables):
-                return STALLED
-            continue
-        group_step(st, log, trace, gr)
     return PAUSED

@@ -15,7 +15,7 @@ from kvledger.replay._layout import *
 from kvledger.replay._memory import free_units, held_tokens, update_external
 from kvledger.replay._queue import head_slot, join_arrivals
 from kvledger.replay._record import add_sums, begin_bucket, end_stretch, turn_bucket
-from kvledger.replay._step import ask, emit
+from kvledger.replay._step import ask, emit, tick
 
 
 @inlined
@@ -109,12 +109,12 @@ def jump(st, log, trace):
         if ints[I_WAITING] > 0:
             ask(st, head_slot(st, trace))
         update_external(st)
-    if ints[I_IN_BUCKET] == 0:
-        begin_bucket(st, log)
+    begin_bucket(st, log)
     taken = run_clock(st, log, trace, most)
     if taken > 0:
         ints[I_STEADY_USED] += taken * ints[I_STEADY]
         end_stretch(st, log, taken)
         turn_bucket(st)
-        emit(st, log, trace, taken)
+        tick(ints, taken)
+        emit(st, log, trace)
     return taken

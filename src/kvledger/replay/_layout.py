@@ -161,10 +161,14 @@ FORKS, GROUPS, DEMAND, UPFRONT, PROMISE, EXTENT, GROWING, BATCH = range(-2, 6)
 # A placement beside those of `extents`: inside segments, sizes in units of 512 bytes.
 SEGMENTS = 5
 
-# Why a kernel returns; GO and IDLE only inside.
-DONE, PAUSED, FULL, STALLED, GO, IDLE = range(6)
+# Why a kernel returns; GO and IDLE only inside, STALLED only after a restart. What is rare is left to the caller, as it
+# would only take time to compile: rows to be taken away, a timeline to be halved, a restart.
+DONE, PAUSED, FULL, CROWDED, RESTART, STALLED, GO, IDLE = range(8)
 
 NEVER_TICK = 2**62
+
+# Arguments of kernels: Numba would compile one anew for every number that is written out.
+ONE = np.int64(1)
 
 BUCKETS = 2048
 ROWS = 65536
@@ -213,6 +217,7 @@ class Columns(NamedTuple):
     outputs: Array  # (requests,) int32
     limits: Array  # (requests or 0,) int32
     samples: Array  # (requests or 0,) int32: sequences of each request that share its blocks
+    verdicts: Array  # (requests,) int8: whether each can be served at all (`_queue.judge`), filled in at the start
 
 
 class State(NamedTuple):

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from kvledger.pool import buddy, extents
-from kvledger.pool.compiled import called, compiled
+from kvledger.pool.compiled import compiled
 from kvledger.replay._jump import can_jump, jump
 from kvledger.replay._layout import *
-from kvledger.replay._queue import open_step
-from kvledger.replay._restart import begin_restart, is_restart_due
+from kvledger.replay._queue import judge, open_step
+from kvledger.replay._restart import begin_restart
 from kvledger.replay._step import preempt_last, step
 
 
 @compiled
 def start(st, trace):
-    """Lay out the empty pool and set the clock to the first arrival."""
+    """Lay out the empty pool, judge every request, and set the clock to the first arrival."""
     ints, floats = st.ints, st.floats
+    for request in range(trace.arrivals.shape[0]):
+        trace.verdicts[request] = judge(st, trace, request)
     ints[I_FREE] = ints[I_CAPACITY]
     if ints[I_PLACEMENT] == SEGMENTS:
         st.space[META] = 0
@@ -28,7 +30,7 @@ def start(st, trace):
         floats[F_RESTART_AT] = trace.arrivals[0] + floats[F_RESTART_EVERY]
 
 
-@called
+@compiled
 def restart(st):
     """Restart the server: everything that runs loses its memory and waits again; False when it gets nowhere."""
     ints = st.ints
@@ -46,21 +48,12 @@ def restart(st):
 
 @compiled
 def run(st, log, trace, most):
-    """Go on for up to ``most`` steps or stretches.
-
-    Return DONE, PAUSED, FULL (the rows must be taken away) or STALLED (restarts leave no time to compute anything).
-    """
+    """Go on for up to ``most`` steps or stretches; return PAUSED, or why `open_step` takes no further one."""
     for _ in range(most):
         reason = open_step(st, log, trace)
-        if reason == DONE or reason == FULL:
+        if reason == GO:
+            if not (can_jump(st) and jump(st, log, trace) > 0):
+                step(st, log, trace)
+        elif reason != IDLE:
             return reason
-        if reason == IDLE:
-            continue
-        if is_restart_due(st.floats):
-            if not restart(st):
-                return STALLED
-            continue
-        if can_jump(st) and jump(st, log, trace) > 0:
-            continue
-        step(st, log, trace)
     return PAUSED

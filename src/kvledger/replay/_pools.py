@@ -20,7 +20,7 @@ from kvledger.pool.two_pools import TwoPools
 from kvledger.replay._layout import *
 from kvledger.replay._queue import LAST, emit_one, head_slot, leave, note_scheduled, open_step, put_in_front, seat
 from kvledger.replay._record import begin_bucket, close_step, step_seconds
-from kvledger.replay._restart import begin_restart, is_restart_due
+from kvledger.replay._restart import begin_restart
 from kvledger.replay._step import compute
 
 # The two pools: every token, and those that the window reaches.
@@ -244,8 +244,7 @@ def pooled_step(st, log, trace, po):
     prefill, decodes, _ = compute(st)
     stale, read = take_amounts(st, po)
     ints[I_FREE] = free_bytes(po) // ints[I_BLOCK]
-    if ints[I_IN_BUCKET] == 0:
-        begin_bucket(st, log)
+    begin_bucket(st, log)
     seconds = step_seconds(floats, prefill, decodes, read)
     account_pools(st, log, po, stale, seconds)
     close_step(st, log, seconds)
@@ -254,7 +253,7 @@ def pooled_step(st, log, trace, po):
     ints[I_FREE] = free_bytes(po) // ints[I_BLOCK]
 
 
-@called
+@compiled
 def restart(st, po):
     """Restart the server: everything that runs is lost; False when it gets nowhere."""
     ints = st.ints
@@ -267,18 +266,13 @@ def restart(st, po):
 
 @compiled
 def run_pools(st, log, trace, po, most):
-    """Go on for up to ``most`` steps; return DONE, PAUSED, FULL (the rows must be taken away), or STALLED."""
+    """Go on for up to ``most`` steps; return PAUSED, or why `open_step` takes no further one."""
     for _ in range(most):
         reason = open_step(st, log, trace)
-        if reason == DONE or reason == FULL:
+        if reason == GO:
+            pooled_step(st, log, trace, po)
+        elif reason != IDLE:
             return reason
-        if reason == IDLE:
-            continue
-        if is_restart_due(st.floats):
-            if not restart(st, po):
-                return STALLED
-            continue
-        pooled_step(st, log, trace, po)
     return PAUSED
 
 

@@ -7,10 +7,11 @@ fills it is scheduled. ``used`` counts every distinct block that a request refer
 
 from __future__ import annotations
 
+import numpy as np
 from numba.extending import overload
 
 from kvledger.pool import prefix
-from kvledger.pool.compiled import OPTIONS, called, compiled, inlined
+from kvledger.pool.compiled import INLINED, body_of, called, compiled, inlined
 from kvledger.replay import _blockwise, _runwise
 from kvledger.replay._layout import *
 from kvledger.replay._memory import blocks_of
@@ -26,12 +27,12 @@ from kvledger.replay._queue import (
     seat,
 )
 from kvledger.replay._record import begin_bucket, close_step, step_seconds
-from kvledger.replay._restart import begin_restart, is_restart_due
+from kvledger.replay._restart import begin_restart
 from kvledger.replay._shared import H_AGAIN, H_HITS, H_LOGICAL, H_QUERIES
 from kvledger.replay._step import compute, settle, unsettle
 
-_INLINED = {**OPTIONS, "no_cpython_wrapper": True, "forceinline": True}
-
+# Whether a request that gives up its blocks will come back for them; written out, each would make kernels of its own.
+AGAIN, FOR_GOOD = np.bool_(True), np.bool_(False)
 
 # Numba compiles a replay for the type of what it keeps; these stand for the functions of that type.
 
@@ -64,46 +65,34 @@ def _keeps_runs(sh):
     return "lengths" in sh.fields
 
 
-@overload(count_hits, jit_options=_INLINED)
+@overload(count_hits, jit_options=INLINED)
 def _count_hits(st, sh, slot):
-    if _keeps_runs(sh):
-        return lambda st, sh, slot: _runwise.count_hits(st, sh, slot)
-    return lambda st, sh, slot: _blockwise.count_hits(st, sh, slot)
+    return body_of(_runwise.count_hits if _keeps_runs(sh) else _blockwise.count_hits)
 
 
-@overload(refer_hits, jit_options=_INLINED)
+@overload(refer_hits, jit_options=INLINED)
 def _refer_hits(st, sh, slot, hits):
-    if _keeps_runs(sh):
-        return lambda st, sh, slot, hits: _runwise.refer_hits(st, sh, slot, hits)
-    return lambda st, sh, slot, hits: _blockwise.refer_hits(st, sh, slot, hits)
+    return body_of(_runwise.refer_hits if _keeps_runs(sh) else _blockwise.refer_hits)
 
 
-@overload(note_miss, jit_options=_INLINED)
+@overload(note_miss, jit_options=INLINED)
 def _note_miss(st, sh, slot, hits):
-    if _keeps_runs(sh):
-        return lambda st, sh, slot, hits: _runwise.note_miss(st, sh, slot, hits)
-    return lambda st, sh, slot, hits: _blockwise.note_miss(st, sh, slot, hits)
+    return body_of(_runwise.note_miss if _keeps_runs(sh) else _blockwise.note_miss)
 
 
-@overload(grow, jit_options=_INLINED)
+@overload(grow, jit_options=INLINED)
 def _grow(st, sh, slot, computed, n):
-    if _keeps_runs(sh):
-        return lambda st, sh, slot, computed, n: _runwise.grow(st, sh, slot, computed, n)
-    return lambda st, sh, slot, computed, n: _blockwise.grow(st, sh, slot, computed, n)
+    return body_of(_runwise.grow if _keeps_runs(sh) else _blockwise.grow)
 
 
-@overload(give_up, jit_options=_INLINED)
+@overload(give_up, jit_options=INLINED)
 def _give_up(st, sh, slot, again):
-    if _keeps_runs(sh):
-        return lambda st, sh, slot, again: _runwise.give_up(st, sh, slot)
-    return lambda st, sh, slot, again: _blockwise.give_up(st, sh, slot, again)
+    return body_of(_runwise.give_up if _keeps_runs(sh) else _blockwise.give_up)
 
 
-@overload(forget_all, jit_options=_INLINED)
+@overload(forget_all, jit_options=INLINED)
 def _forget_all(sh):
-    if _keeps_runs(sh):
-        return lambda sh: _runwise.forget_all(sh)
-    return lambda sh: _blockwise.forget_all(sh)
+    return body_of(_runwise.forget_all if _keeps_runs(sh) else _blockwise.forget_all)
 
 
 @inlined
@@ -116,7 +105,7 @@ def preempt(st, sh):
         ints[I_STEADY] -= 1
         unsettle(st, slot)
     ints[I_RECOMPUTED] += st.slots[slot, S_COMPUTED]
-    give_up(st, sh, slot, True)
+    give_up(st, sh, slot, AGAIN)
     put_in_front(st, slot)
     return slot
 
@@ -144,7 +133,7 @@ def schedule(st, sh):
             slot = st.lists[ORDER, i]
             phase = st.slots[slot, S_PHASE]
             if phase == ints[I_PHASE] or phase == fills:
-                make_place(st, sh, slot, ints[I_TICK] + st.slots[slot, S_OFFSET], 1)
+                make_place(st, sh, slot, ints[I_TICK] + st.slots[slot, S_OFFSET], ONE)
             i += 1
     budget = ints[I_BUDGET] - ints[I_STEADY]
     i = ints[I_STEADY]
@@ -210,7 +199,7 @@ def admit_waiting(st, log, trace, sh, budget):
 @inlined
 def finish(st, log, trace, sh, slot):
     """End a request: release its blocks, note its latency, and give its slot back."""
-    give_up(st, sh, slot, False)
+    give_up(st, sh, slot, FOR_GOOD)
     leave(st, log, trace, slot)
 
 
@@ -278,8 +267,7 @@ def prefix_step(st, log, trace, sh):
     prefill, decodes, read = compute(st)
     sh.counts[H_LOGICAL] += ints[I_USED] - before
     ints[I_FREE] = sh.pool.counts[prefix.FREE]
-    if ints[I_IN_BUCKET] == 0:
-        begin_bucket(st, log)
+    begin_bucket(st, log)
     if log.rows.shape[0] > 0:
         log.rows[ints[I_ROWS], ROW_CACHED] = sh.pool.counts[prefix.CACHED] * ints[I_BLOCK]
     seconds = step_seconds(floats, prefill, decodes, read)
@@ -289,7 +277,7 @@ def prefix_step(st, log, trace, sh):
     ints[I_FREE] = sh.pool.counts[prefix.FREE]
 
 
-@called
+@compiled
 def restart(st, sh):
     """Restart the server: everything that runs and all that is cached is lost; False when it gets nowhere."""
     ints = st.ints
@@ -304,16 +292,11 @@ def restart(st, sh):
 
 @compiled
 def run_prefix(st, log, trace, sh, most):
-    """Go on for up to ``most`` steps; return DONE, PAUSED, FULL (the rows must be taken away), or STALLED."""
+    """Go on for up to ``most`` steps; return PAUSED, or why `open_step` takes no further one."""
     for _ in range(most):
         reason = open_step(st, log, trace)
-        if reason == DONE or reason == FULL:
+        if reason == GO:
+            prefix_step(st, log, trace, sh)
+        elif reason != IDLE:
             return reason
-        if reason == IDLE:
-            continue
-        if is_restart_due(st.floats):
-            if not restart(st, sh):
-                return STALLED
-            continue
-        prefix_step(st, log, trace, sh)
     return PAUSED

@@ -47,7 +47,7 @@ def join_arrivals(st, trace):
     total = trace.arrivals.shape[0]
     i = ints[I_NEXT]
     while i < total and trace.arrivals[i] <= st.floats[F_NOW]:
-        verdict = judge(st, trace, i)
+        verdict = trace.verdicts[i]
         if verdict == TOO_LONG:
             ints[I_TOO_LONG] += 1
         elif verdict == TOO_LARGE:
@@ -71,12 +71,13 @@ def head_slot(st, trace):
     if ints[I_STACKED] > 0:
         return st.lists[STACK, ints[I_STACKED] - 1]
     if ints[I_HEAD_SLOT] < 0:
-        while judge(st, trace, ints[I_HEAD]) != ADMISSIBLE:
+        while trace.verdicts[ints[I_HEAD]] != ADMISSIBLE:
             ints[I_HEAD] += 1
         ints[I_SPARE] -= 1
         slot = st.lists[SPARE, ints[I_SPARE]]
         row = st.slots[slot]
-        row[:] = 0
+        for field in range(S_LEN):
+            row[field] = 0
         row[S_REQUEST] = ints[I_HEAD]
         row[S_PROMPT], row[S_OUTPUT], row[S_LIMIT] = lengths_of(st, trace, ints[I_HEAD])
         ints[I_HEAD_SLOT] = slot
@@ -85,19 +86,24 @@ def head_slot(st, trace):
 
 @inlined
 def open_step(st, log, trace):
-    """Let what has arrived join, at the next arrival when nothing is there; return GO, IDLE, DONE or FULL.
+    """Let what has arrived join, at the next arrival when nothing is there; return whether a step can be taken.
 
-    IDLE: all that arrived was rejected. FULL: the rows must be taken away first.
+    GO: it can. IDLE: all that arrived was rejected. DONE: the trace is served. FULL: the rows must be taken away first.
+    CROWDED: the timeline must be halved first. RESTART: the server must be restarted first.
     """
     ints, floats = st.ints, st.floats
     if log.rows.shape[0] > 0 and ints[I_ROWS] == log.rows.shape[0]:
         return FULL
+    if ints[I_BUCKET] == BUCKETS:
+        return CROWDED
     if ints[I_RUNNING] == 0 and ints[I_WAITING] == 0:
         if ints[I_NEXT] == trace.arrivals.shape[0]:
             return DONE
         floats[F_NOW] = max(floats[F_NOW], trace.arrivals[ints[I_NEXT]])
     join_arrivals(st, trace)
-    return IDLE if ints[I_RUNNING] == 0 and ints[I_WAITING] == 0 else GO
+    if ints[I_RUNNING] == 0 and ints[I_WAITING] == 0:
+        return IDLE
+    return RESTART if floats[F_RESTART_EVERY] > 0.0 and floats[F_NOW] >= floats[F_RESTART_AT] else GO
 
 
 @inlined

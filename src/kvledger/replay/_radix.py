@@ -28,7 +28,7 @@ from kvledger.replay._queue import (
     seat,
 )
 from kvledger.replay._record import begin_bucket, close_step, step_seconds
-from kvledger.replay._restart import begin_restart, is_restart_due
+from kvledger.replay._restart import begin_restart
 from kvledger.replay._shared import H_AGAIN, H_HITS, H_LOGICAL, H_QUERIES
 from kvledger.replay._step import compute, settle, unsettle
 
@@ -131,7 +131,7 @@ def schedule_steady(st, ro):
     while i < ints[I_STEADY]:
         slot = st.lists[ORDER, i]
         if st.slots[slot, S_PHASE] == ints[I_PHASE]:
-            make_place(st, ro, slot, ints[I_TICK] + st.slots[slot, S_OFFSET], 1)
+            make_place(st, ro, slot, ints[I_TICK] + st.slots[slot, S_OFFSET], ONE)
         i += 1
 
 
@@ -288,8 +288,7 @@ def radix_step(st, log, trace, ro):
     ro.counts[H_LOGICAL] += ints[I_USED] - before
     ro.counts[H_OWN] += ints[I_USED] - before
     note_free(st, ro)
-    if ints[I_IN_BUCKET] == 0:
-        begin_bucket(st, log)
+    begin_bucket(st, log)
     if log.rows.shape[0] > 0:
         log.rows[ints[I_ROWS], ROW_CACHED] = ro.tree.counts[radix.CACHED]
     seconds = step_seconds(floats, prefill, decodes, read)
@@ -299,7 +298,7 @@ def radix_step(st, log, trace, ro):
     note_free(st, ro)
 
 
-@called
+@compiled
 def restart(st, ro):
     """Restart the server: everything that runs and all that is stored is lost; False when it gets nowhere."""
     ints = st.ints
@@ -313,18 +312,13 @@ def restart(st, ro):
 
 @compiled
 def run_radix(st, log, trace, ro, most):
-    """Go on for up to ``most`` steps; return DONE, PAUSED, FULL (the rows must be taken away), or STALLED."""
+    """Go on for up to ``most`` steps; return PAUSED, or why `open_step` takes no further one."""
     for _ in range(most):
         reason = open_step(st, log, trace)
-        if reason == DONE or reason == FULL:
+        if reason == GO:
+            radix_step(st, log, trace, ro)
+        elif reason != IDLE:
             return reason
-        if reason == IDLE:
-            continue
-        if is_restart_due(st.floats):
-            if not restart(st, ro):
-                return STALLED
-            continue
-        radix_step(st, log, trace, ro)
     return PAUSED
 
 

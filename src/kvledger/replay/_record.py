@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
 from kvledger.pool.compiled import inlined
 from kvledger.replay._layout import *
 from kvledger.replay._memory import held_tokens, kept_tokens
 
-QUEUED, FIRST_TOKEN, ENDED = range(3)
+# Rows of `Log.latencies`.
+QUEUED, FIRST_TOKEN, ENDED = np.arange(3)
 
 
 @inlined
@@ -31,23 +34,25 @@ def note_latency(log, trace, what, request, now):
 
 @inlined
 def begin_bucket(st, log):
-    """Open the current bucket of the timeline; when all are full, join neighbours and double the stride."""
-    ints = st.ints
-    if ints[I_BUCKET] == BUCKETS:
-        half = BUCKETS // 2
-        for i in range(half):
-            a, b, to = log.timeline[2 * i], log.timeline[2 * i + 1], log.timeline[i]
-            for f in range(A_LEN):
-                to[f] = a[f] + b[f]
-            to[B_START] = a[B_START]
-            to[B_STEPS] = a[B_STEPS] + b[B_STEPS]
-            for f in range(B_PEAK_USED, B_PEAK_WAITING + 1):
-                to[f] = max(a[f], b[f])
-            to[B_PREEMPTIONS] = b[B_PREEMPTIONS]
-        log.timeline[half:] = 0.0
-        ints[I_BUCKET] = half
-        ints[I_STRIDE] *= 2
-    log.timeline[ints[I_BUCKET], B_START] = st.floats[F_NOW]
+    """Open the current bucket of the timeline, unless it is open."""
+    if st.ints[I_IN_BUCKET] == 0:
+        log.timeline[st.ints[I_BUCKET], B_START] = st.floats[F_NOW]
+
+
+def halve_timeline(ints: Array, timeline: Array) -> None:
+    """Join neighbours of a timeline whose buckets are all filled, and double the stride (not compiled: it is rare)."""
+    first, second = timeline[0::2], timeline[1::2]
+    joined = np.zeros_like(timeline)
+    half = joined[: len(first)]
+    half[:, :A_LEN] = first[:, :A_LEN] + second[:, :A_LEN]
+    half[:, B_START] = first[:, B_START]
+    half[:, B_STEPS] = first[:, B_STEPS] + second[:, B_STEPS]
+    peaks = slice(B_PEAK_USED, B_PEAK_WAITING + 1)
+    half[:, peaks] = np.maximum(first[:, peaks], second[:, peaks])
+    half[:, B_PREEMPTIONS] = second[:, B_PREEMPTIONS]
+    timeline[:] = joined
+    ints[I_BUCKET] = len(first)
+    ints[I_STRIDE] *= 2
 
 
 @inlined
@@ -137,12 +142,11 @@ def step_seconds(floats, prefill, decodes, read):
 def close_step(st, log, seconds):
     """Take the ledger of the step that was decided, write its row, and let its time pass."""
     ints = st.ints
-    if ints[I_IN_BUCKET] == 0:
-        begin_bucket(st, log)
+    begin_bucket(st, log)
     if log.rows.shape[0] > 0:
         write_row(st, log)
     ints[I_SEEN_WAITING] = ints[I_WAITING]
     account_step(st, log, seconds)
-    end_stretch(st, log, 1)
+    end_stretch(st, log, ONE)
     turn_bucket(st)
     st.floats[F_NOW] += seconds

@@ -7,12 +7,6 @@ from kvledger.replay._layout import *
 
 
 @inlined
-def is_restart_due(floats):
-    """Tell whether the server restarts before the next step."""
-    return floats[F_RESTART_EVERY] > 0.0 and floats[F_NOW] >= floats[F_RESTART_AT]
-
-
-@inlined
 def begin_restart(st):
     """Let the time of a restart pass, once everything that ran has lost its memory and waits again.
 

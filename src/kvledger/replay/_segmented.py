@@ -9,10 +9,8 @@ from __future__ import annotations
 from numba.extending import overload
 
 from kvledger.pool import segments
-from kvledger.pool.compiled import OPTIONS
+from kvledger.pool.compiled import INLINED
 from kvledger.replay._layout import I_ASKED, I_CAPACITY, I_PLACED, META
-
-_INLINED = {**OPTIONS, "no_cpython_wrapper": True, "forceinline": True}
 
 
 def has_segments(state):
@@ -49,26 +47,26 @@ def _lie_in_segments(state):
     return state[state.fields.index("blocks")].ndim == 2
 
 
-@overload(has_segments, jit_options=_INLINED)
+@overload(has_segments, jit_options=INLINED)
 def _has_segments(state):
     return (lambda state: True) if _lie_in_segments(state) else (lambda state: False)
 
 
-@overload(room_in_segments, jit_options=_INLINED)
+@overload(room_in_segments, jit_options=INLINED)
 def _room_in_segments(state, size):
     return room_in_segments if _lie_in_segments(state) else (lambda state, size: False)
 
 
-@overload(place_in_segments, jit_options=_INLINED)
+@overload(place_in_segments, jit_options=INLINED)
 def _place_in_segments(state, size):
     return place_in_segments if _lie_in_segments(state) else (lambda state, size: -1)
 
 
-@overload(give_back_to_segments, jit_options=_INLINED)
+@overload(give_back_to_segments, jit_options=INLINED)
 def _give_back_to_segments(state, address):
     return give_back_to_segments if _lie_in_segments(state) else (lambda state, address: None)
 
 
-@overload(external_in_segments, jit_options=_INLINED)
+@overload(external_in_segments, jit_options=INLINED)
 def _external_in_segments(state):
     return external_in_segments if _lie_in_segments(state) else (lambda state: 0)

@@ -15,7 +15,7 @@ from kvledger.pool.compiled import compiled, inlined
 from kvledger.replay._layout import *
 from kvledger.replay._queue import head_slot, leave, open_step, put_in_front, seat
 from kvledger.replay._record import FIRST_TOKEN, close_step, note_latency, step_seconds
-from kvledger.replay._restart import begin_restart, is_restart_due
+from kvledger.replay._restart import begin_restart
 
 
 @inlined
@@ -100,7 +100,7 @@ def end_batch(st, log, trace):
     leave_memory(st)
 
 
-@inlined
+@compiled
 def restart(st):
     """Restart the server: the batch that runs is lost, and its rows wait again; False when none ever ends."""
     ints = st.ints
@@ -117,18 +117,14 @@ def restart(st):
 
 @compiled
 def run_static(st, log, trace, most):
-    """Go on for up to ``most`` steps; return DONE, PAUSED, FULL (the rows must be taken away), or STALLED."""
+    """Go on for up to ``most`` steps; return PAUSED, or why `open_step` takes no further one."""
     ints = st.ints
     for _ in range(most):
         reason = open_step(st, log, trace)
-        if reason == DONE or reason == FULL:
-            return reason
         if reason == IDLE:
             continue
-        if is_restart_due(st.floats):
-            if not restart(st):
-                return STALLED
-            continue
+        if reason != GO:
+            return reason
         if ints[I_RUNNING] == 0:
             form_batch(st, log, trace)
         step_batch(st, log, trace)

@@ -83,7 +83,7 @@ def schedule_steady(st):
         if memory == GROWING:
             if row[S_GROWTH] <= ints[I_TICK]:
                 row[S_COMPUTED] = ints[I_TICK] + row[S_OFFSET]
-                if not make_room(st, st.lists[ORDER, i], 1):
+                if not make_room(st, st.lists[ORDER, i], ONE):
                     break
                 row[S_GROWTH] = row[S_FITS] - row[S_OFFSET]
             soonest = min(soonest, row[S_GROWTH])
@@ -230,14 +230,19 @@ def end_steady(st, log, trace):
 
 
 @inlined
-def emit(st, log, trace, ticks):
-    """Phase 5: requests with everything computed emit a token; those that have all of theirs end and free.
-
-    ``ticks`` steps have passed, of which only the last can have ended a request or finished a prefill.
-    """
-    ints = st.ints
+def tick(ints, ticks):
+    """Count steps that have passed."""
     ints[I_TICK] += ticks
     ints[I_PHASE] = (ints[I_PHASE] + ticks) % ints[I_BLOCK]
+
+
+@inlined
+def emit(st, log, trace):
+    """Phase 5: requests with everything computed emit a token; those that have all of theirs end and free.
+
+    Of the steps that have passed, only the last can have ended a request or finished a prefill.
+    """
+    ints = st.ints
     kept = ints[I_STEADY]
     if ints[I_TICK] == ints[I_NEXT_END]:
         kept = end_steady(st, log, trace)
@@ -278,4 +283,5 @@ def step(st, log, trace):
             ask(st, head_slot(st, trace))
         update_external(st)
     close_step(st, log, step_seconds(floats, prefill, decodes, read))
-    emit(st, log, trace, 1)
+    tick(ints, ONE)
+    emit(st, log, trace)

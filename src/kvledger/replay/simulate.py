@@ -22,7 +22,7 @@ from kvledger.replay.tables import (
     groups_of,
     hits_of,
     is_forked,
-    kernel_of,
+    kernels_of,
     lay_tables,
 )
 from kvledger.replay.workload import Workload
@@ -155,19 +155,34 @@ def _split(workload: Workload, policy: Policy) -> Split | None:
 
 
 def _assemble(workload: Workload, policy: Policy, pool: Pool, settings: Settings, hooks: _Hooks) -> Machine:
-    from kvledger.replay import _loop, _static  # Numba is imported, and the kernels compiled, at first use only
+    from kvledger.replay import _loop  # Numba is imported, and the kernels compiled, at first use only
 
     check_tables(workload, policy)
     size = pool.divide(policy)
     state = _prepare(workload, policy, pool, size, settings, hooks)
     tables = lay_tables(workload, policy, pool, size, settings, keeping=hooks.keeping)
-    run: Callable[..., int] = _static.run_static if policy.kind is Kind.STATIC_BATCH else _loop.run
-    arrays: tuple[object, ...] = state
-    if tables is not None:
-        run, arrays = kernel_of(tables), (*state, tables)
     start: Callable[[Core, Columns], None] = _loop.start
     start(state.core, state.trace)
-    return Machine(state=state, size=size, tables=tables, advance=lambda most: run(*arrays, most))
+    return Machine(state=state, size=size, tables=tables, advance=_advance(state, policy, tables))
+
+
+def _advance(state: State, policy: Policy, tables: Tables | None) -> Callable[[int], int]:
+    from kvledger.replay import _layout as at
+    from kvledger.replay._record import halve_timeline
+
+    kernels = kernels_of(policy, tables)
+    held = () if tables is None else (tables,)
+
+    def advance(most: int) -> int:
+        reason = kernels.run(*state, *held, most)
+        if reason == at.CROWDED:
+            halve_timeline(state.core.ints, state.log.timeline)
+            return at.PAUSED
+        if reason == at.RESTART:
+            return at.PAUSED if kernels.restart(state.core, *held) else at.STALLED
+        return reason
+
+    return advance
 
 
 def _drive(
@@ -226,6 +241,7 @@ def _prepare(
         outputs=np.ascontiguousarray(workload.output_tokens, np.int32),
         limits=np.ascontiguousarray(limits, np.int32),
         samples=np.zeros(0, np.int32) if workload.samples is None else workload.samples.astype(np.int32),
+        verdicts=np.zeros(n, np.int8),
     )
     state = at.new_state(
         columns,

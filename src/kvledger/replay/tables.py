@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, TypeAlias, Union
 
@@ -28,12 +29,13 @@ if TYPE_CHECKING:
 __all__ = [
     "NEEDS_CACHE",
     "Keeping",
+    "Kernels",
     "Tables",
     "check_tables",
     "groups_of",
     "hits_of",
     "is_forked",
-    "kernel_of",
+    "kernels_of",
     "lay_tables",
 ]
 
@@ -71,17 +73,30 @@ def lay_tables(
     )
 
 
-def kernel_of(tables: Tables) -> Callable[..., int]:
-    """Return what runs the steps over tables; it is compiled at first use."""
-    from kvledger.replay import _forks, _groups, _pools, _prefix, _radix, _shared
+@dataclass(frozen=True, slots=True)
+class Kernels:
+    """What goes on for some steps, and what restarts the server; each is compiled at first use."""
 
-    kernels: dict[type, Callable[..., int]] = {
-        _forks.Forked: _forks.run_forks,
-        _groups.Grouped: _groups.run_groups,
-        _pools.Pooled: _pools.run_pools,
-        _shared.Shared: _prefix.run_prefix,
-        _shared.SharedRuns: _prefix.run_prefix,
-        _radix.Rooted: _radix.run_radix,
+    run: Callable[..., int]
+    restart: Callable[..., bool]
+
+
+def kernels_of(policy: Policy, tables: Tables | None) -> Kernels:
+    """Return what runs the steps of a policy over its tables."""
+    from kvledger.replay import _forks, _groups, _loop, _pools, _prefix, _radix, _shared, _static
+
+    if tables is None:
+        if policy.kind is Kind.STATIC_BATCH:
+            return Kernels(_static.run_static, _static.restart)
+        return Kernels(_loop.run, _loop.restart)
+    prefix = Kernels(_prefix.run_prefix, _prefix.restart)
+    kernels: dict[type, Kernels] = {
+        _forks.Forked: Kernels(_forks.run_forks, _forks.restart),
+        _groups.Grouped: Kernels(_groups.run_groups, _groups.restart),
+        _pools.Pooled: Kernels(_pools.run_pools, _pools.restart),
+        _shared.Shared: prefix,
+        _shared.SharedRuns: prefix,
+        _radix.Rooted: Kernels(_radix.run_radix, _radix.restart),
     }
     return kernels[type(tables)]
 

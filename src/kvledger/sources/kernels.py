@@ -41,7 +41,9 @@ class KernelCache:
         """
         if "NUMBA_CACHE_DIR" in os.environ:
             return
-        os.environ.setdefault("NUMBA_OPT", "1")  # runs these kernels as fast as level 3, and compiles them sooner
+        # Both run these kernels as fast as what Numba would choose, and compile them sooner.
+        os.environ.setdefault("NUMBA_OPT", "1")
+        os.environ.setdefault("NUMBA_CPU_NAME", "generic")
         import numba
 
         try:
