@@ -167,7 +167,7 @@ DONE, PAUSED, FULL, CROWDED, RESTART, STALLED, GO, IDLE = range(8)
 
 NEVER_TICK = 2**62
 
-# Arguments of kernels: Numba would compile one anew for every number that is written out.
+# An argument of large kernels: Numba compiles one anew for every number that is written out.
 ONE = np.int64(1)
 
 BUCKETS = 2048

@@ -133,7 +133,7 @@ def schedule(st, sh):
             slot = st.lists[ORDER, i]
             phase = st.slots[slot, S_PHASE]
             if phase == ints[I_PHASE] or phase == fills:
-                make_place(st, sh, slot, ints[I_TICK] + st.slots[slot, S_OFFSET], ONE)
+                make_place(st, sh, slot, ints[I_TICK] + st.slots[slot, S_OFFSET], 1)
             i += 1
     budget = ints[I_BUDGET] - ints[I_STEADY]
     i = ints[I_STEADY]

@@ -131,7 +131,7 @@ def schedule_steady(st, ro):
     while i < ints[I_STEADY]:
         slot = st.lists[ORDER, i]
         if st.slots[slot, S_PHASE] == ints[I_PHASE]:
-            make_place(st, ro, slot, ints[I_TICK] + st.slots[slot, S_OFFSET], ONE)
+            make_place(st, ro, slot, ints[I_TICK] + st.slots[slot, S_OFFSET], 1)
         i += 1
 
 
