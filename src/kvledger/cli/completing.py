@@ -86,6 +86,8 @@ class Completer:
     def __call__(self, shape: PoolShape, engine: VllmEngine) -> PoolShape:
         """Return the pool with its price and its longest request, as far as they are known."""
         facts = self._facts
+        if engine.count_config("num_gpu_blocks") is None:
+            self._note("the number of blocks was taken from the start-up log: the metrics do not tell it")
         if facts.max_model_len is not None:
             shape = replace(shape, max_model_len=facts.max_model_len, max_model_len_source="--max-model-len")
         elif shape.max_model_len is None:

@@ -37,7 +37,7 @@ def make_collector(specs: Sequence[str], options: dict[str, Any]) -> LedgerColle
     followers, completers = [], []
     for name, url in name_sources(specs):
         completer = Completer(facts, access=access, server=url)
-        meter = Meter(complete=completer, scheduling=scheduling, window_samples=1)
+        meter = Meter(complete=completer, started=facts.startup, scheduling=scheduling, window_samples=1)
         background = read_background(options, facts, completer)
         pools = PoolMeter(complete=background.complete, expand=background.expand, window_samples=1)
         followers.append(Follower(name, parse_address(url, default_path="/metrics"), access, meter=meter, pools=pools))

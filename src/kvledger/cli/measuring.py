@@ -38,6 +38,7 @@ class Session:
         self._access = read_access(options)
         self._pace = pace
         facts = read_facts(options)
+        self._started = facts.startup
         self._complete = Completer(facts, access=self._access, server=specs[0] if self._can_tell_length() else None)
         self._scheduling = Scheduling(options["scheduling"])
         self._meters: dict[int, Meter] = {}
@@ -75,7 +76,7 @@ class Session:
                 continue
             meter = self._meters.get(sample.source)
             if meter is None:
-                meter = Meter(complete=self._complete, scheduling=self._scheduling)
+                meter = Meter(complete=self._complete, started=self._started, scheduling=self._scheduling)
                 self._meters[sample.source] = meter
             for reading in meter.take(sample.scrape, seconds=sample.seconds):
                 yield sample.source, reading

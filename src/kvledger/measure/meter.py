@@ -12,9 +12,11 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+from kvledger.engines.facts import StartupFacts
 from kvledger.engines.vllm.metrics import Generation, VllmEngine, VllmScrape
 from kvledger.measure.balance import Balance, Instant, Scheduling, balance_tokens, infer_scheduling
 from kvledger.measure.figure import Span
+from kvledger.measure.logged_pool import read_logged_pool
 from kvledger.measure.offsets import OffsetTracker, read_differences
 from kvledger.measure.pool import PoolShape, count_held_blocks, read_pool_shape
 from kvledger.measure.pressure import RECOMPUTED_SECONDS, PressureTracker
@@ -31,6 +33,11 @@ _NO_LIMIT = 2**61
 _CLOCK_SLACK_SECONDS = 2.0
 _MOST_EPOCHS = 500
 """Restarts of which the traffic is kept: a server may crash in a loop for a week."""
+
+_NO_BLOCKS = "the number of blocks is not told (`num_gpu_blocks` is absent or None): give the start-up log with `--log`"
+_NO_BLOCKS_IN_LOG = (
+    "the number of blocks is not told: `num_gpu_blocks` is absent or None, and the log names none for one block table"
+)
 
 Completion = Callable[[PoolShape, VllmEngine], PoolShape]
 """Adds what the scrape does not say: the price of a block, the longest request, the structure."""
@@ -101,17 +108,20 @@ class _EngineMeter:
 class Meter:
     """Follows the engines of one server; :meth:`take` mutates and costs a fraction of a millisecond.
 
-    ``window_samples`` bounds what :meth:`settle` can read again; one that only takes needs no more than 1.
+    ``started`` is what the start-up log tells, for metrics without the number of blocks. ``window_samples`` bounds
+    what :meth:`settle` can read again; one that only takes needs no more than 1.
     """
 
     def __init__(
         self,
         *,
         complete: Completion | None = None,
+        started: StartupFacts | None = None,
         scheduling: Scheduling = Scheduling.UNKNOWN,
         window_samples: int = WINDOW_SAMPLES,
     ) -> None:
         self._complete = complete or (lambda shape, _: shape)
+        self._log = started
         self._scheduling = scheduling
         self._window_samples = window_samples
         self._engines: dict[int, _EngineMeter] = {}
@@ -147,7 +157,8 @@ class Meter:
         return {index: list(_settle(meter)) for index, meter in sorted(self._engines.items())}
 
     def _read(self, meter: _EngineMeter, engine: VllmEngine, scrape: VllmScrape, seconds: float) -> Reading:
-        shape = read_pool_shape(engine, engines=sum(other.replica == engine.replica for other in scrape.engines))
+        engines = sum(other.replica == engine.replica for other in scrape.engines)
+        shape = read_pool_shape(engine, engines=engines) or read_logged_pool(engine, self._log, engines=engines)
         shape = self._complete(shape, engine) if shape is not None else None
         if shape == meter.shape:  # one object for all samples of a pool: thousands of them are kept
             shape = meter.shape
@@ -163,7 +174,7 @@ class Meter:
             preemptions=engine.preemptions,
             shape=shape,
         )
-        problem, held = _find_problem(engine, shape)
+        problem, held = _find_problem(engine, shape, has_log=self._log is not None)
         if problem or shape is None or held is None or engine.running is None:
             meter.steps.append(replace(bare, problem=problem))
             return replace(bare, problem=problem)
@@ -293,11 +304,11 @@ def shown_name(model: str) -> str:
     return model.rstrip("/").rpartition("/")[2]
 
 
-def _find_problem(engine: VllmEngine, shape: PoolShape | None) -> tuple[str, int | None]:
+def _find_problem(engine: VllmEngine, shape: PoolShape | None, *, has_log: bool) -> tuple[str, int | None]:
     if engine.is_asleep:
         return "the engine sleeps: its cache may not be in memory", None
     if shape is None:
-        return "the number of blocks is not told (`num_gpu_blocks` is absent or None)", None
+        return _NO_BLOCKS_IN_LOG if has_log else _NO_BLOCKS, None
     if engine.usage_ratio is None or engine.running is None:
         return f"the scrape has no {', '.join(engine.missing) or 'usage'}", None
     held = count_held_blocks(shape, engine.usage_ratio)
