@@ -122,3 +122,21 @@ def test_a_model_that_is_not_there_is_a_source_error(capsys, tmp_path):
     assert printed.code == 2
     assert "cannot be loaded" in printed.err
     assert str(tmp_path) not in printed.err
+
+
+def test_a_model_is_served_under_a_name_that_clients_can_spell(capsys, monkeypatch):
+    pytest.importorskip("starlette")
+    from kvledger.runtime import serve as serve_module
+    from kvledger.runtime.load import Loaded
+
+    def serve(_engine, *, model_name, ready, **_):
+        names.append(model_name)
+        ready("http://127.0.0.1:1")
+
+    names = []
+    loaded = Loaded(model=small_model("llama"), tokenizer=None, name="Small (Q4_1 weights, unpacked)")
+    monkeypatch.setattr(proof_module, "_load", Mock(return_value=loaded))
+    monkeypatch.setattr(serve_module, "serve", serve)
+    found = call(capsys, "prove", "demo", "--serve", "0", "--max-model-len", str(LONGEST))
+    assert names == ["Small"]
+    assert "serving Small (Q4_1 weights, unpacked) as `Small` on http://127.0.0.1:1" in found.err

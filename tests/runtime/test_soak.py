@@ -29,6 +29,7 @@ class Soak:
     random: random.Random
     outcomes: Counter = field(default_factory=Counter)
     open: dict = field(default_factory=dict)
+    given_up: set = field(default_factory=set)
     shared: list = field(default_factory=lambda: [[7] * 40, list(range(20, 60))])
 
     def draw_prompt(self):
@@ -40,8 +41,11 @@ class Soak:
 
     def draw_generation(self):
         samples = self.random.choice([1] * 8 + [2, 4])
+        most = self.random.randint(1, 40)
         return Generation(
-            max_tokens=self.random.randint(1, 40),
+            max_tokens=most,
+            min_tokens=self.random.choice([0, 0, most]),
+            logprobs=self.random.choice([None, None, 0, 3]),
             temperature=self.random.choice([0.0, 1.0]),
             top_p=self.random.choice([1.0, 0.9]),
             seed=self.random.randrange(1000),
@@ -68,6 +72,25 @@ class Soak:
                     assert (answer.ending is Ending.ERROR) == (answer.error is not None)
                     self.outcomes[str(answer.ending)] += 1
 
+    def give_up(self, number):
+        self.collect(self.engine.cancel(number))
+        self.engine.check()
+
+    def give_up_in_every_state(self):
+        """Give up a request that is swapped out, preempted, in the middle of its prompt, or one of several samples."""
+        running, waiting = self.engine.scheduler.running, self.engine.scheduler.waiting
+        states = {
+            "swapped": [s for s in waiting if s.saved is not None],
+            "preempted": [s for s in waiting if s.was_admitted and s.saved is None],
+            "in its prompt": [s for s in running if s.computed < s.prompt_tokens],
+            "forked": [s for s in running if s.sample],
+        }
+        for state, sequences in states.items():
+            found = [s.request for s in sequences if s.request in self.open]
+            if found:
+                self.given_up.add(state)
+                self.give_up(self.random.choice(found))
+
     def run(self, requests, *, check_every):
         run, steps, left = self.engine.runner.run, 0, requests
 
@@ -82,7 +105,9 @@ class Soak:
                 left -= 1
                 self.arrive()
             if self.open and self.random.random() < 0.05:
-                self.collect(self.engine.cancel(self.random.choice(list(self.open))))
+                self.give_up(self.random.choice(list(self.open)))
+            if self.random.random() < 0.02:
+                self.give_up_in_every_state()
             self.collect(self.engine.step().tokens)
             steps += 1
             if steps % check_every == 0:
@@ -127,6 +152,7 @@ def test_nothing_is_lost_and_nothing_is_left(preemption):
     soak.run(120, check_every=1)
     assert soak.engine.tally.preemptions > 0
     assert {"refused", "stop", "length", "cancelled"} <= set(soak.outcomes)
+    assert {"forked", "swapped" if preemption is Preemption.SWAP else "preempted"} <= soak.given_up
     assert_nothing_is_left(soak, 120)
 
 

@@ -190,12 +190,15 @@ def serve_model(question: ProofQuestion, *, host: str, port: int, quiet: bool) -
         options=Options(max_model_len=longest),
     )
 
+    name = loaded.plain_name
+    shown = loaded.name if name == loaded.name else f"{loaded.name} as `{name}`"
+
     def announce(address: str) -> None:
         if not quiet:
-            click.echo(f"serving {loaded.name} on {address}; kvledger watch {address}", err=True)
+            click.echo(f"serving {shown} on {address}; kvledger watch {address}", err=True)
 
     try:
-        serve(engine, model_name=loaded.name, host=host, port=port, ready=announce)
+        serve(engine, model_name=name, host=host, port=port, ready=announce)
     finally:
         engine.close()
 

@@ -26,6 +26,11 @@ class Loaded:
     tokenizer: Any
     name: str
 
+    @property
+    def plain_name(self) -> str:
+        """Return the name without what reports say beside it: clients must spell it."""
+        return self.name.partition(" (")[0]
+
 
 def load_model(name: str, *, dtype: str = "float32", device: str = "cpu") -> Loaded:
     """Load a causal language model; code that comes with a model is never run.
