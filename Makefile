@@ -9,7 +9,7 @@ PYTEST_ARGS ?=
 EXTRAS ?=
 DEV    := $(STAMP)-dev$(if $(EXTRAS),-$(EXTRAS))
 
-.PHONY: demo test test-all check docs bench frontend clean
+.PHONY: demo test test-all check docs bench frontend pictures clean
 
 demo: $(STAMP)
 	@$(BIN)/kvledger demo
@@ -37,6 +37,12 @@ bench: $(DEV)
 # The script and the style of the HTML report; what is built is committed. Needs Node.js and npm.
 frontend:
 	cd frontend && npm ci --no-audit --no-fund && npm run check && npm run build
+
+# The pictures of the documentation. Needs Node.js, npm and Chromium for those of pages.
+pictures: $(DEV)
+	cd frontend && npm ci --no-audit --no-fund
+	$(BIN)/python docs/pictures.py
+	$(BIN)/python docs/page_pictures.py
 
 # The package alone, for `make demo`; with the developers' tools, for the rest.
 $(STAMP): pyproject.toml

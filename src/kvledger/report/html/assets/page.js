@@ -1,4 +1,4 @@
-/*! sources d6461337347e2ef2e4d4e4b419852e44a845442aeda632cd4fad0154ce62a944 */
+/*! sources e7632783b87f0d9ab9ee758a7d5278edd95b7f5da31ceec46d2edc9356d35e9d */
 /*! uPlot
 The MIT License (MIT)
 
