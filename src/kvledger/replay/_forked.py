@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 
-from kvledger.errors import CapacityError
 from kvledger.pool.content import Content
 from kvledger.pool.forks import new_fork_tables
 from kvledger.pool.policy import Policy
 from kvledger.replay._forks import Forked
 from kvledger.replay.identity import UNKNOWN, find_known_content
 from kvledger.replay.settings import PoolSize, Settings
+from kvledger.replay.table_size import size_tables
 from kvledger.replay.workload import Workload
-from kvledger.units import counted
 
 __all__ = ["new_forked"]
 
-_MOST_ENTRIES = 2**28
 _MOST_HOST_BLOCKS = 2**28
 
 
@@ -27,24 +25,24 @@ def new_forked(workload: Workload, policy: Policy, size: PoolSize, settings: Set
         CapacityError: The tables would have too many entries.
         UsageError: The content of the trace does not fit the blocks.
     """
-    longest = min(settings.max_model_len, workload.longest_tokens) // size.unit_tokens + 2
     width = 1 if workload.samples is None or not len(workload) else int(workload.samples.max())
-    entries = (settings.max_num_seqs + 1) * width * longest
-    if entries > _MOST_ENTRIES:
-        raise CapacityError(
-            f"{settings.max_num_seqs} tables of {width:,} sequences with {longest:,} blocks are "
-            f"{counted(entries, 'entry', 'entries')}, more than {_MOST_ENTRIES}",
-            hint="give a smaller --max-num-seqs or a larger --block-size",
-        )
+    width = min(width, settings.max_num_seqs)  # requests of more samples are rejected
+    room = size_tables(
+        workload,
+        settings,
+        fitting_tokens=size.units * size.unit_tokens,
+        block_tokens=size.unit_tokens,
+        rows=width,
+    )
     beams = np.zeros(0, np.bool_) if workload.beams is None else workload.beams.mask
     turnover, seed = (workload.beams.turnover_ratio, workload.beams.seed) if workload.beams else (0.0, 0)
     return Forked(
         tables=new_fork_tables(
             blocks=size.units,
             host_blocks=min(policy.swap_bytes // size.unit_bytes, _MOST_HOST_BLOCKS) if policy.swaps else 0,
-            slots=settings.max_num_seqs + 1,
+            slots=room.slots,
             width=width,
-            longest_blocks=longest,
+            longest_blocks=room.longest_blocks,
         ),
         beams=np.ascontiguousarray(beams, np.bool_),
         counts=np.array([0] * 7 + [int(policy.swaps), seed], np.int64),

@@ -11,6 +11,7 @@ from kvledger.replay._group_accounts import new_amounts
 from kvledger.replay._groups import Grouped
 from kvledger.replay.identity import find_known_content
 from kvledger.replay.settings import Settings
+from kvledger.replay.table_size import size_tables
 from kvledger.replay.workload import Workload
 
 __all__ = ["new_grouped"]
@@ -20,14 +21,25 @@ def new_grouped(workload: Workload, groups: BlockGroups, *, blocks: int, setting
     """Return the state of a replay over groups of layers.
 
     Raises:
+        CapacityError: The tables would have too many entries.
         UsageError: The prefix cache of such groups is not known, or the ids of the trace do not fit their blocks.
     """
+    fitting = groups.most_tokens(
+        blocks, in_flight_tokens=settings.max_num_batched_tokens, max_model_len=settings.max_model_len
+    )
+    room = size_tables(
+        workload,
+        settings,
+        fitting_tokens=fitting,
+        block_tokens=min(group.block_tokens for group in groups.groups),
+        rows=len(groups.groups),
+    )
     tables = new_tables(
         groups,
         _known_content(workload, groups) if caching else _nothing_known(),
         blocks=blocks,
-        slots=settings.max_num_seqs + 1,
-        longest_tokens=min(settings.max_model_len, workload.longest_tokens),
+        slots=room.slots,
+        longest_tokens=room.longest_tokens,
         in_flight_tokens=settings.max_num_batched_tokens,
         max_model_len=settings.max_model_len,
         caching=caching,

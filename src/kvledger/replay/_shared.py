@@ -25,7 +25,7 @@ class Shared(NamedTuple):
     """Blocks one by one."""
 
     pool: prefix.BlockPool
-    tables: Array  # (max_num_seqs + 1, blocks of the longest request) int32
+    tables: Array  # (slots, blocks of the longest request) int32
     counts: Array  # (8,) int64
     how: Array  # (2,) int64: how content is known, and the tokens an id covers
     offsets: Array  # (requests + 1,) int64, or (0,)
@@ -38,8 +38,8 @@ class SharedRuns(NamedTuple):
     """Runs of blocks; `Shared` tells what the other arrays are."""
 
     pool: runs.RunPool
-    tables: Array  # (max_num_seqs + 1, blocks of the longest request, 2) int32: runs, and their blocks
-    lengths: Array  # (max_num_seqs + 1,) int64: of the tables
+    tables: Array  # (slots, blocks of the longest request, 2) int32: runs, and their blocks
+    lengths: Array  # (slots,) int64: of the tables
     counts: Array
     how: Array
     offsets: Array
@@ -51,7 +51,7 @@ def new_shared(
     content: tuple[Array, Array, Array, Array],
     *,
     blocks: int,
-    max_seqs: int,
+    slots: int,
     longest_blocks: int,
     ranked: bool = False,
     future: Future | None = None,
@@ -65,7 +65,7 @@ def new_shared(
     counts[H_CLAIRVOYANT] = future is not None
     return Shared(
         pool=prefix.new_pool(blocks, ranked=ranked),
-        tables=np.zeros((max_seqs + 1, longest_blocks), np.int32),
+        tables=np.zeros((slots, longest_blocks), np.int32),
         counts=counts,
         how=how,
         offsets=offsets,
@@ -77,14 +77,14 @@ def new_shared(
 
 
 def new_shared_runs(
-    content: tuple[Array, Array, Array, Array], *, blocks: int, max_seqs: int, longest_blocks: int
+    content: tuple[Array, Array, Array, Array], *, blocks: int, slots: int, longest_blocks: int
 ) -> SharedRuns:
     """Return an empty pool of runs over the content columns ``(how, offsets, ids, covered)``."""
     how, offsets, ids, covered = content
     return SharedRuns(
         pool=runs.new_run_pool(blocks),
-        tables=np.zeros((max_seqs + 1, longest_blocks, 2), np.int32),
-        lengths=np.zeros(max_seqs + 1, np.int64),
+        tables=np.zeros((slots, longest_blocks, 2), np.int32),
+        lengths=np.zeros(slots, np.int64),
         counts=np.zeros(8, np.int64),
         how=how,
         offsets=offsets,

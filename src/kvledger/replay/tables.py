@@ -16,6 +16,7 @@ from kvledger.replay.future import find_future
 from kvledger.replay.identity import find_known_content
 from kvledger.replay.outcome import PrefixHits
 from kvledger.replay.settings import Pool, PoolSize, Settings
+from kvledger.replay.table_size import size_tables
 from kvledger.replay.workload import HashIds, HashKind, Workload
 from kvledger.units import counted
 
@@ -143,20 +144,19 @@ def _share(
 
     block = size.unit_tokens
     known = find_known_content(workload, block_size=block)
-    fitting = min(min(settings.max_model_len, workload.longest_tokens) // block, size.units)  # longer ones are rejected
-    longest = fitting + 2
     _check_trackable("a prefix cache", size)
+    room = size_tables(workload, settings, fitting_tokens=size.units * block, block_tokens=block, rows=1)
     content = (np.array([known.how, known.grain_tokens], np.int64), known.offsets, known.ids, known.covered)
     if keeping is Keeping.RUNS and policy.eviction is Eviction.LRU:
-        return new_shared_runs(content, blocks=size.units, max_seqs=settings.max_num_seqs, longest_blocks=longest)
+        return new_shared_runs(content, blocks=size.units, slots=room.slots, longest_blocks=room.longest_blocks)
     future = None
     if policy.eviction is Eviction.BELADY:
         future = find_future(workload, known, block_size=block, blocks=size.units, settings=settings)
     return new_shared(
         content,
         blocks=size.units,
-        max_seqs=settings.max_num_seqs,
-        longest_blocks=longest,
+        slots=room.slots,
+        longest_blocks=room.longest_blocks,
         ranked=policy.eviction is not Eviction.LRU,
         future=future,
     )
