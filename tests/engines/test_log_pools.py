@@ -66,6 +66,12 @@ PUBLIC = {
         + "llama_memory_recurrent: size = 201.00 MiB (4 cells, 32 layers, 4 seqs)\n",
         "4 cells take 201.00 MiB",
     ),
+    "llama.cpp, states kept for a rejected draft": (
+        "qwen3.5-9b", {},
+        ONE_STREAM.format("4096.00", 131_072, 8, 1)
+        + "llama_memory_recurrent: size = 351.75 MiB (1 cells, 33 layers, 1 seqs 6 rs_seq)\n",
+        "1 cell take 351.75 MiB",
+    ),
     "llama.cpp, windows": (
         "gpt-oss-20b", {},
         "llama_kv_cache_iswa: creating non-SWA KV cache, size =  8192 cells\n" + ONE_STREAM.format(192, 8192, 12, 1)
@@ -117,6 +123,12 @@ def test_public_pools_follow_from_the_layers(name):
             "llama-3.2-3b",
             ONE_STREAM.format("512.00", 4096, 32, 1),
             "(the log counts 32 layers, this model has 28 of that kind); check the model",
+        ),
+        (
+            "qwen3.5-27b",
+            ONE_STREAM.format("16384.00", 262_144, 16, 1)
+            + "llama_memory_recurrent: size = 1047.38 MiB (1 cells, 64 layers)\n",
+            "they follow if each slot keeps 6 older states for a rejected draft (`rs_seq` is 6)",
         ),
     ],
 )

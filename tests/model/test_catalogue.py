@@ -33,6 +33,9 @@ from kvledger.model.catalogue import catalogue, find_model
         ("phi-4-mini", 131_072),  # 13,618 blocks took 26.60 GiB
         ("granite-3.3-8b", 163_840),  # 32,768 tokens would take 5.00 GiB
         ("deepseek-r1-distill-qwen-14b", 196_608),
+        ("gemma-4-12b", 16_384),  # 8 layers of one shared key and value head
+        ("qwen3.5-4b", 32_768),
+        ("qwen3.5-0.8b", 12_288),
         ("gemma-4-e4b", 16_384),  # 32,768 cells took 512.00 MiB
     ],
 )
@@ -51,6 +54,7 @@ def test_well_known_models_cost_what_is_published(name, expected):
         ("Qwen/Qwen3-30B-A3B-Instruct-2507-FP8", "qwen3-30b-a3b-2507"),
         ("cyankiwi/gemma-4-31B-it-AWQ-4bit", "gemma-4-31b"),
         ("Qwen2.5-7B-Instruct-GPTQ-Int4", "qwen2.5-7b"),
+        ("Qwen/Qwen2.5-Coder-32B-Instruct-AWQ", "qwen2.5-32b"),
         ("RedHatAI/Qwen3.6-35B-A3B-NVFP4", "qwen3.5-35b-a3b"),
         ("llama-3.2-3b-q4_k_m", "llama-3.2-3b"),
     ],

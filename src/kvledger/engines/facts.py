@@ -81,6 +81,8 @@ class PoolFacts:
     streams: Quantity | None = None
     slots: Quantity | None = None
     """State slots, or sequences that can run at once."""
+    kept_states: Quantity | None = None
+    """llama.cpp: older states that each slot keeps besides its own, for a rejected draft (``rs_seq``)."""
     layers: Quantity | None = None
     key_dtype: str | None = None
     value_dtype: str | None = None

@@ -25,6 +25,7 @@ __all__ = ["check_pools"]
 _PLENTY_BYTES = 2**50
 _STATES = ("state", "mamba")
 _ATTENTION = ("kv", "full", "swa", "index")
+_MOST_KEPT = 64
 _SLACK_BYTES = 5_243
 """Half of the last of two decimals of a MiB: a sum of rounded devices may be that much off."""
 _DTYPES = {
@@ -237,8 +238,11 @@ def _engine_options(facts: StartupFacts) -> Iterator[tuple[str, str]]:
             yield "max_mamba_cache_size", str(_whole(state.slots))
     elif facts.engine is Engine.TENSORRT_LLM and tokens:
         yield "max_tokens", str(tokens)
-    elif facts.engine in (Engine.LLAMACPP, Engine.OLLAMA) and kv is not None and kv.cells is not None:
-        yield from _llamacpp_options(facts, kv)
+    elif facts.engine in (Engine.LLAMACPP, Engine.OLLAMA):
+        if kv is not None and kv.cells is not None:
+            yield from _llamacpp_options(facts, kv)
+        if state is not None and _whole(state.kept_states) and facts.engine is Engine.LLAMACPP:
+            yield "rs_seq", str(_whole(state.kept_states))
 
 
 def _llamacpp_options(facts: StartupFacts, kv: PoolFacts) -> Iterator[tuple[str, str]]:
@@ -261,13 +265,27 @@ def _llamacpp_options(facts: StartupFacts, kv: PoolFacts) -> Iterator[tuple[str,
 
 
 def _other_setting(model: ModelSpec, deployment: Deployment, facts: StartupFacts) -> str | None:
-    for words, changed in _variants(deployment):
+    for words, changed in (*_kept_states(model, deployment, facts), *_variants(deployment)):
         try:
             if all(pool.follows for pool in _pools(model, changed, facts)):
                 return words
         except Error:
             continue
     return None
+
+
+def _kept_states(model: ModelSpec, deployment: Deployment, facts: StartupFacts) -> Iterator[tuple[str, Deployment]]:
+    """Yield a llama.cpp server that keeps older states for a rejected draft, where the bytes are a whole multiple."""
+    if deployment.engine != "llama.cpp" or "rs_seq" in deployment.options:
+        return
+    for pool in _pools(model, deployment, facts):
+        if pool.name == "state" and pool.printed is not None and pool.computed_bytes:
+            kept = round(pool.printed.value / pool.computed_bytes) - 1
+            if 1 <= kept <= _MOST_KEPT:
+                options = {**deployment.options, "rs_seq": str(kept)}
+                each = "an older state" if kept == 1 else f"{kept} older states"
+                words = f"each slot keeps {each} for a rejected draft (`rs_seq` is {kept})"
+                yield words, replace(deployment, options=options)
 
 
 def _variants(deployment: Deployment) -> Iterator[tuple[str, Deployment]]:

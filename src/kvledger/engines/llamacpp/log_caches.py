@@ -16,7 +16,7 @@ _MIB = r"[\d.]{1,16}"
 _SIZE = re.compile(
     rf"(?P<owner>[\w^]{{0,60}}):?\s{{0,16}}\bsize\s{{0,8}}=\s{{0,8}}(?P<size>{_MIB}) MiB "
     r"\(\s{0,8}(?P<cells>\d{1,12}) cells?,\s{0,8}(?P<layers>\d{1,6}) layers"
-    r"(?:,\s{0,8}(?P<seqs>\d{1,6})(?:/\s{0,4}(?P<streams>\d{1,6}))? seqs(?:\s{1,4}\d{1,6} rs_seq)?)?\)"
+    r"(?:,\s{0,8}(?P<seqs>\d{1,6})(?:/\s{0,4}(?P<streams>\d{1,6}))? seqs(?:\s{1,4}(?P<kept>\d{1,6}) rs_seq)?)?\)"
     rf"(?:,?\s{{0,16}}(?P<first>[KR]) ?\((?P<ktype>\w{{1,16}})\):?\s{{0,8}}(?P<k>{_MIB})(?: MiB)?(?:,| \+)"
     rf"\s{{0,8}}[VS] ?\((?P<vtype>\w{{1,16}})\):?\s{{0,8}}(?P<v>{_MIB})(?: MiB)?)?"
 )
@@ -72,7 +72,8 @@ def _creating(builder: LogBuilder, hit: Hit) -> None:
 def _size(builder: LogBuilder, hit: Hit) -> None:
     size = hit.bytes("size", MIB)
     if hit.text("first") == "R" or "recurrent" in hit.match["owner"]:
-        builder.pool(hit, "state", size_bytes=size, slots=hit.whole("cells"), layers=hit.whole("layers"))
+        slots, layers, kept = hit.whole("cells"), hit.whole("layers"), hit.whole("kept")
+        builder.pool(hit, "state", size_bytes=size, slots=slots, layers=layers, kept_states=kept)
         return
     name = _next_name(builder, hit)
     streams = hit.whole("streams")
