@@ -94,7 +94,8 @@ def read_exposition(text: str, wanted: Collection[str]) -> Exposition:
             hint="select fewer instances or a shorter range",
         )
     series, refused = _parse(kept)
-    return Exposition(series=tuple(series), declared=frozenset(declared), malformed=malformed + refused)
+    last = {(one.name, tuple(sorted(one.labels.items()))): one for one in series}  # what comes again replaces itself
+    return Exposition(series=tuple(last.values()), declared=frozenset(declared), malformed=malformed + refused)
 
 
 def _spell(text: str, wanted: Collection[str]) -> str:

@@ -9,14 +9,14 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from kvledger.report.tables import Heading
+from kvledger.report.tables import Heading, printable
 
 __all__ = ["markdown"]
 
 
 def markdown(report: RenderableType) -> str:
     """Return a report as Markdown; tables are whole, however wide."""
-    return "\n\n".join(part for part in _parts(report) if part) + "\n"
+    return printable("\n\n".join(part for part in _parts(report) if part)) + "\n"
 
 
 def _parts(item: RenderableType) -> Iterator[str]:

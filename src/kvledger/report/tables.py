@@ -17,10 +17,12 @@ from rich.text import Text
 from kvledger.report.chips import paint_accounts
 from kvledger.units import percent
 
-__all__ = ["Heading", "heading", "new_table", "percent", "render", "signed_points"]
+__all__ = ["Heading", "heading", "new_table", "percent", "printable", "render", "signed_points"]
 
 
 _BEFORE_UNIT = re.compile(r"(?<=\d) (?=%|(?:[KMGTP]i)?B\b|m?s\b)")
+_STEERING = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]")
+"""What would steer a terminal: names and labels of servers come from outside."""
 _BOUND = "\ue000"
 """Stands for such a blank while lines are broken: of the private use area, and one column wide."""
 _GAP = 2
@@ -119,6 +121,15 @@ def signed_points(ratio: float) -> str:
     return "." if abs(points) < 0.05 else f"{points:+.1f}"
 
 
+def printable(text: str) -> str:
+    r"""Replace what would steer a terminal.
+
+    >>> printable("a\x1b[31mb")
+    'a?[31mb'
+    """
+    return _STEERING.sub("?", text)
+
+
 def render(renderable: RenderableType, *, width: int, color: bool) -> str:
     """Return what a console of that width would print."""
     stream = StringIO()
@@ -133,9 +144,11 @@ class _WholeAmounts(Console):
     """A console that ends no line between a number and its unit."""
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """Render as any console does, the blank before a unit taken for a letter."""
+        """Render as any console does, the blank before a unit taken for a letter, and what steers as `?`."""
         shown = self.render_str(renderable) if isinstance(renderable, str) else renderable
         if isinstance(shown, Text) and _BEFORE_UNIT.search(shown.plain):
             shown = shown.copy()
             shown.plain = _BEFORE_UNIT.sub(_BOUND, shown.plain)
-        return super().render(shown, options)
+        for segment in super().render(shown, options):
+            steers = not segment.control and _STEERING.search(segment.text)
+            yield Segment(printable(segment.text), segment.style) if steers else segment

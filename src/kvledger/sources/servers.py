@@ -189,6 +189,8 @@ def _read_stream(stream: BinaryIO, name: str, *, seconds: float) -> Feed:
 
 
 def _read_content(content: bytes, name: str, *, seconds: float) -> Feed:
+    if not content.strip():
+        raise SourceError(f"`{name[:80]}` is empty", hint="give a saved /metrics text, a recording, or an engine's log")
     if content.startswith(MAGIC):
         return Feed(samples=FrameReader().read(content), names=[name])
     if content[:200].lstrip().startswith(b'{"status"'):

@@ -29,6 +29,7 @@ from kvledger.errors import SourceError
 __all__ = ["Generation", "VllmEngine", "VllmScrape", "read_vllm_metrics"]
 
 MAX_ENGINES = 4096
+_MOST_OF_ANYTHING = 2**50
 _MAX_BUCKETS = 256
 _EXPECTED = ("running", "waiting", "usage_ratio", "prompt_tokens", "generation_tokens")
 
@@ -75,9 +76,10 @@ class VllmEngine:
     missing: tuple[str, ...] = ()
 
     def count_config(self, name: str) -> int | None:
-        """Return a whole number of the cache config; None when absent, ``None`` or no number."""
+        """Return a whole number of the cache config; None when absent, ``None``, no number or beyond belief."""
         text = self.cache_config.get(name, "")
-        return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else None
+        value = int(text) if text.isascii() and text.isdigit() and len(text) < 20 else None
+        return None if value is None or value > _MOST_OF_ANYTHING else value
 
     def total(self, histogram: str) -> int | None:
         """Return the sum of a histogram of tokens, None when the scrape has none."""
@@ -199,15 +201,21 @@ class _Draft:
     """One engine while its series are being read."""
 
     def __init__(self) -> None:
-        self.values: dict[str, float] = {}
+        self._parts: dict[str, dict[tuple[tuple[str, str], ...], float]] = {}
+        """Numbers by name and labels: a series that comes again replaces itself, others of its name add up."""
         self.labelled: dict[str, dict[str, int]] = {field_name: {} for field_name, _ in LABELLED.values()}
         self.sums: dict[str, float] = {}
         self.counts: dict[str, float] = {}
-        self.buckets: dict[str, list[tuple[float, float]]] = {}
+        self.buckets: dict[str, dict[float, float]] = {}
         self.config: dict[str, str] = {}
         self.model: str | None = None
         self.has_engine_label = False
         self._short: _Draft | None = None
+
+    @property
+    def values(self) -> dict[str, float]:
+        """The numbers by our names."""
+        return {name: sum(parts.values()) for name, parts in self._parts.items()}
 
     def short(self) -> _Draft:
         """Return the draft of the counters without their ending, which count where the others are absent."""
@@ -224,8 +232,7 @@ class _Draft:
         elif value is None:
             return
         elif kind == "value":
-            key = VALUES[name]
-            self.values[key] = self.values.get(key, 0.0) + value
+            self._parts.setdefault(VALUES[name], {})[tuple(sorted(labels.items()))] = value
         elif kind == "labelled":
             field_name, label = LABELLED[name]
             self.labelled[field_name][labels.get(label, "")[:80]] = int(value)
@@ -240,9 +247,9 @@ class _Draft:
             self.counts[base] = value
         else:
             edge = math.inf if labels.get("le") == "+Inf" else read_number(labels.get("le", ""))
-            buckets = self.buckets.setdefault(base, [])
-            if edge is not None and len(buckets) < _MAX_BUCKETS:
-                buckets.append((edge, value))
+            buckets = self.buckets.setdefault(base, {})
+            if edge is not None and (edge in buckets or len(buckets) < _MAX_BUCKETS):
+                buckets[edge] = value
 
     def finish(self, index: int, replica: str, *, queries_are_tokens: bool) -> VllmEngine:
         values = self.values
@@ -287,7 +294,7 @@ class _Draft:
         for name, count in self.counts.items():
             if name not in self.sums:
                 continue
-            buckets = sorted(self.buckets.get(name, ()))
+            buckets = sorted(self.buckets.get(name, {}).items())
             yield (
                 name,
                 HistogramReading(
