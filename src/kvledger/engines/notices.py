@@ -50,6 +50,8 @@ class NoticeKind(StrEnum):
     """``count`` layers reuse the cache of another layer and hold nothing."""
     WINDOW_CUT = "window-cut"
     """A window of ``asked`` tokens was cut to ``count``, what the blocks hold."""
+    SECOND_POOL = "second-pool"
+    """A pool of ``count`` tokens was allocated after a larger one of ``asked``: of an encoder-decoder model."""
     OTHER = "other"
     """An engine-specific remark, in ``text``."""
 

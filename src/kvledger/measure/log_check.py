@@ -88,6 +88,19 @@ def check_log(log: EngineLog) -> tuple[LogCheck, ...]:
     return tuple(_check(log, startup, samples, index, restarts) for index in sorted(indices))
 
 
+def _second_pool(startup: StartupFacts | None) -> tuple[str, ...]:
+    """Say that the figures are those of one pool of two, where a smaller one follows a larger one."""
+    notices = startup.notices if startup is not None else ()
+    second = next((notice for notice in notices if notice.kind is NoticeKind.SECOND_POOL), None)
+    if second is None:
+        return ()
+    return (
+        f"a pool of {second.asked:,} tokens was allocated before this one of {second.count:,}: an encoder-decoder "
+        "model "
+        "has one for its own tokens and one for those of the encoder, and the figures here are of the second alone",
+    )
+
+
 def _tells_limits(startup: StartupFacts) -> bool:
     """Tell whether a start without a size says how far a request reaches, or what a block holds."""
     forgets = any(notice.kind is NoticeKind.PREFIX_FORGOTTEN for notice in startup.notices)
@@ -107,6 +120,7 @@ def _check(
     notes = [f"{counted(restarts, 'earlier start')} in this log left out"] if restarts > 0 else []
     if forced:
         notes.append("the number of blocks was forced, so the printed memory is not the pool's size")
+    notes += _second_pool(startup)
     mine = [s for s in samples if s.engine_index == index]
     if tokens is None:
         notes += capacity_note(mine)

@@ -4,6 +4,7 @@ import pytest
 
 from kvledger.engines.facts import NoticeKind, SampleKind
 from kvledger.engines.tensorrt_llm.log import read_log
+from kvledger.measure.log_check import check_log
 from kvledger.units import GIB
 from tests.engines.log_samples import TENSORRT_LLM
 
@@ -31,6 +32,17 @@ def test_the_pool_of_the_profiling_run_is_replaced():
     line = "[TensorRT-LLM][INFO] [MemUsageChange] Allocated {} GiB for max tokens in paged KV cache ({}).\n"
     (pool,) = only(line.format("0.50", 8192) + line.format("40.50", 663_552)).pools
     assert pool.tokens.value == 663_552
+
+
+def test_a_smaller_pool_after_a_larger_one_is_the_second_of_an_encoder_decoder_model():
+    """T5 of TensorRT-LLM#2398: 2,112 tokens of the decoder, then 1,152 of cross attention."""
+    line = "[TensorRT-LLM][INFO] [MemUsageChange] Allocated {} GiB for max tokens in paged KV cache ({}).\n"
+    start = only(line.format("0.10", 2112) + line.format("0.05", 1152))
+    (second,) = [notice for notice in start.notices if notice.kind is NoticeKind.SECOND_POOL]
+    assert (second.asked, second.count) == (2112, 1152)
+    (check,) = check_log(read_log(line.format("0.10", 2112) + line.format("0.05", 1152)))
+    assert any("a pool of 2,112 tokens was allocated before this one of 1,152" in note for note in check.notes)
+    assert not only(line.format("0.50", 8192) + line.format("40.50", 663_552)).notices
 
 
 def test_the_oldest_lines_give_exact_bytes():

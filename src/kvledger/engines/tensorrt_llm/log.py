@@ -110,6 +110,14 @@ def _per_block(builder: LogBuilder, hit: Hit) -> None:
             builder.pool(hit, pool.name, pool.origin, block_tokens=size)
 
 
+def _allocated(builder: LogBuilder, hit: Hit) -> None:
+    """Take the pool, and note when it follows a larger one: a profiling run takes less than the real one."""
+    before, tokens = builder.find_pool(hit, "kv"), hit.integer("tokens")
+    if before is not None and before.tokens is not None and tokens is not None and tokens < before.tokens.value:
+        builder.notice(hit, NoticeKind.SECOND_POOL, asked=int(before.tokens.value), count=tokens)
+    builder.pool(hit, size_bytes=hit.bytes("size", GIB), tokens=hit.whole("tokens"))
+
+
 def _peak(builder: LogBuilder, hit: Hit) -> None:
     builder.memory(
         hit,
@@ -160,9 +168,7 @@ RULES = (
     Rule("tokens per block", _PER_BLOCK, _per_block),
     Rule("Allocate ", _BYTES, lambda b, h: b.pool(h, size_bytes=h.whole("size"))),
     Rule("tokens in paged KV cache", _USING, lambda b, h: b.pool(h, tokens=h.whole("tokens"))),
-    Rule(
-        "for max tokens", _ALLOCATED, lambda b, h: b.pool(h, size_bytes=h.bytes("size", GIB), tokens=h.whole("tokens"))
-    ),
+    Rule("for max tokens", _ALLOCATED, _allocated),
     Rule("Attention window size", _WINDOW_CUT, _window_cut),
     Rule("maxTokensInPagedKvCache", _TOO_LONG, _too_long),
     *SAMPLE_RULES,
