@@ -38,7 +38,14 @@ def test_each_sentence_has_the_same_fields_in_both_languages():
 
 
 def test_what_is_no_name_is_written_in_chinese():
-    same = {"max_model_len {length}", "max_seq_len {n}", "max_num_seqs {n}", "fp8 KV (`--kv-cache-dtype fp8`)", "rank"}
+    same = {
+        "max_model_len {length}",
+        "max_seq_len {n}",
+        "max_num_seqs {n}",
+        "fp8 KV (`--kv-cache-dtype fp8`)",
+        "rank",
+        "token",
+    }
     for english, chinese in [*SENTENCES, *phrases().values()]:
         assert english in same or CJK.search(chinese) or CJK.search(english), english
 

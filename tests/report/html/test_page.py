@@ -12,6 +12,7 @@ import pytest
 from kvledger.errors import SourceError
 from kvledger.report.html import Language, read_run, render_page, run_of
 from kvledger.report.html.phrases import phrases
+from kvledger.report.html.words import both, labels
 
 from .results import finding, policy, replay
 
@@ -119,6 +120,16 @@ def test_every_part_of_the_page_is_said_in_chinese_too():
     page = page_of(replay())
     assert page.count('lang="en"') - 1 == page.count('lang="zh-Hans"')  # beside the page itself
     assert "每个字节去了哪里" in page
+
+
+def test_a_cell_of_a_card_has_the_title_of_its_column_in_both_languages():
+    page = page_of(replay(findings={"told": [finding()], "unproved": []}))
+    assert 'data-en="what gets worse" data-zh="代价"' in page
+
+
+def test_a_title_within_a_title_is_told_in_one_language():
+    title = both("load.ranks", name=both("account.used"), count="2")
+    assert labels(title) == ("used, 2 ranks", "使用，2 个 rank")
 
 
 def test_a_page_can_open_in_chinese():

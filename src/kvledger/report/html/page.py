@@ -130,7 +130,7 @@ def _header(sections: Sequence[Markup]) -> Markup:
     links = [
         element("a", both(f"nav.{name}"), href=f"#{identifier}")
         for name in _CONTENTS
-        if (identifier := next((i for i in found if i.startswith(name)), None))
+        if (identifier := next((i for i in found if i.rstrip("-0123456789") == name), None))
     ]
     return element(
         "header",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kvledger.errors import SourceError
-from kvledger.report.html.bounds import LARGEST, check_count, check_numbers, check_shares
+from kvledger.report.html.bounds import LARGEST, check_count, check_numbers
 from kvledger.report.html.saved_size import SavedPlan, SavedSize, SavedSizeEngine, SavedSizeSheet
 
 __all__ = ["check_size"]
@@ -38,8 +38,8 @@ def _check_engine(engine: SavedSizeEngine, where: str) -> None:
     if engine.plan is not None:
         _check_plan(engine.plan, where)
     for cost in engine.requests:
-        check_numbers((cost.length_tokens, cost.units, cost.held_bytes, cost.needed_bytes, cost.requests), where)
-        check_shares((cost.used_ratio,), where)
+        sizes = (cost.units, cost.held_bytes, cost.needed_bytes, cost.used_ratio)
+        check_numbers((cost.length_tokens, cost.requests, *sizes), where)
     for structure in (engine.structure, engine.load):
         if structure is not None:
             check_numbers((structure.length_tokens, structure.requests), where)

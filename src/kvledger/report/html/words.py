@@ -16,6 +16,7 @@ __all__ = [
     "both_in_svg",
     "code",
     "engine_name",
+    "labels",
     "prose",
     "script_phrases",
     "told",
@@ -27,6 +28,7 @@ _ENGINES = {
     "vllm": "vLLM", "sglang": "SGLang", "llamacpp": "llama.cpp", "ollama": "Ollama", "tensorrt-llm": "TensorRT-LLM",
     "tgi": "TGI", "lmdeploy": "LMDeploy", "transformers": "Transformers", "mlx": "MLX",
 }  # fmt: skip
+_TAG = re.compile(r"(<[^>]*>)")
 _CODE = re.compile(r"`([^`]+)`")
 
 
@@ -75,6 +77,29 @@ def account_name(account: Account) -> Markup:
 def engine_name(name: str) -> str:
     """Return an engine's name as its makers write it."""
     return _ENGINES.get(name, name)
+
+
+def labels(title: Markup) -> tuple[str, str]:
+    """Return a title as plain text in English and in Chinese.
+
+    >>> labels(both("cost.held"))
+    ('held', '占用')
+    """
+    return _in_language(title, "en"), _in_language(title, "zh")
+
+
+def _in_language(title: Markup, language: str) -> str:
+    """Return the text of a title outside the spans of the other language, which may hold spans themselves."""
+    text, kept = [], [True]
+    for tag in _TAG.split(title):
+        if tag.startswith("<span"):
+            other = 'class="zh"' if language == "en" else 'class="en"'
+            kept.append(kept[-1] and other not in tag)
+        elif tag == "</span>":
+            kept.pop()
+        elif kept[-1] and not tag.startswith("<"):
+            text.append(tag)
+    return html.unescape("".join(text))
 
 
 def script_phrases() -> dict[str, tuple[str, str]]:

@@ -1,4 +1,4 @@
-/*! sources e7632783b87f0d9ab9ee758a7d5278edd95b7f5da31ceec46d2edc9356d35e9d */
+/*! sources ad946519c8a307f4d4a96b2a07fa7deb436a482f079782a3cd79f2360a2a3755 */
 /*! uPlot
 The MIT License (MIT)
 

@@ -40,7 +40,7 @@ def check_section(run: int, result: SavedCheck) -> Markup:
         Column(title=both("check.outcome"), text=True, accuracy="derived", formula="formula.outcome"),
         Column(title=both("check.found"), accuracy="derived", formula="formula.found"),
         Column(title=both("check.bound")),
-        Column(title=both("check.picture"), text=True),
+        Column(title=both("check.picture"), prose=True),
     ]
     ordered = sorted(result.limits, key=lambda one: _ORDER.index(one.outcome))
     rows = [_row(limit, several=several) for limit in ordered]

@@ -139,9 +139,7 @@ def _group(claim: SavedClaim, plan: SavedPlan, whole: int) -> list[Cell]:
     content, padding = claim.content_bytes or 0, claim.padding_bytes or 0
     units = {pool.name: pool.unit for pool in plan.pools}
     window = both("groups.window", tokens=count(claim.window_tokens)) if claim.window_tokens else None
-    unit = join(
-        element("bdi", units.get(claim.pool, "")), element("small", both("engine.tokens", low=count(claim.unit_tokens)))
-    )
+    unit = join(told(units.get(claim.pool, "")), element("small", both("engine.tokens", low=count(claim.unit_tokens))))
     token = cell("–", quiet=True)
     if claim.unit_tokens and not claim.window_tokens:
         token = cell(count((content + padding) / claim.unit_tokens), (content + padding) / claim.unit_tokens)
@@ -170,21 +168,21 @@ def _costs(run: str, plan: SavedPlan, engine: SavedSizeEngine) -> Markup:
     unit = f"{plan.pools[0].unit}s" if len(plan.pools) == 1 else ""
     columns = [
         Column(title=both("cost.length")),
-        Column(title=element("bdi", unit) if unit else both("cost.units")),
+        Column(title=both("cost.fit"), accuracy=str(plan.accuracy), formula="formula.fit"),
+        Column(title=told(unit) if unit else both("cost.units")),
         Column(title=both("cost.held"), accuracy=str(plan.accuracy), formula="formula.held"),
         Column(title=both("cost.needed"), accuracy="derived", formula="formula.needed"),
         Column(title=both("cost.share"), text=True, accuracy="derived", formula="formula.stored"),
-        Column(title=both("cost.fit"), accuracy=str(plan.accuracy), formula="formula.fit"),
     ]
     limit = engine.request_limit
     rows = [
         [
             cell(count(cost.length_tokens), cost.length_tokens),
+            _fit(cost, limit),
             cell(count(cost.units), cost.units),
             cell(amount(cost.held_bytes, "bytes"), cost.held_bytes),
             cell(amount(cost.needed_bytes, "bytes"), cost.needed_bytes),
             cell(_share(cost), cost.used_ratio),
-            _fit(cost, limit),
         ]
         for cost in engine.requests
     ]
@@ -196,7 +194,7 @@ def _costs(run: str, plan: SavedPlan, engine: SavedSizeEngine) -> Markup:
 
 def _share(cost: SavedRequestCost) -> Markup:
     """Return what of a request's memory stores something, as a number and as a bar."""
-    parts = element("rect", x=0, y=0, width=f"{100 * cost.used_ratio:.1f}%", height="100%", class_="s-used")
+    parts = element("rect", x=0, y=0, width=f"{100 * min(1.0, cost.used_ratio):.1f}%", height="100%", class_="s-used")
     drawn = element("svg", parts, class_="measure share", aria_hidden="true", focusable="false")
     return join(element("span", percent(cost.used_ratio), class_="rate"), drawn)
 
