@@ -13,7 +13,8 @@ pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from kvledger.runtime import linear as linear_module
-from kvledger.runtime.linear import choose_products
+from kvledger.runtime.linear import OneDnn, choose_products
+from kvledger.runtime.packed import Packed
 from kvledger.runtime.ways import choose_ways
 
 from .small_models import draw_prompts, find_difference, generate_plainly, small_model, torch
@@ -46,8 +47,9 @@ def test_every_product_goes_through_it_and_only_in_the_engine(linear):
         with torch.profiler.profile() as after:
             layer(x)
     assert torch.allclose(plain, other, atol=1e-4)
-    assert _asked_onednn(profile)
-    assert not _asked_onednn(after)
+    assert "aten::linear" not in _names(profile)
+    assert ("mkldnn::_linear_pointwise" in _names(profile)) == (linear is Linear.ONEDNN)
+    assert "aten::linear" in _names(after)
 
 
 @needs_onednn
@@ -143,9 +145,9 @@ def test_what_takes_much_of_the_memory_is_not_copied_without_being_asked_for(mon
     model = copy.deepcopy(small_model("phi"))
     monkeypatch.setattr(linear_module, "_is_by_amd", lambda: True)
     monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: True)
-    assert choose_products(Linear.AUTO, model).packed
+    assert isinstance(choose_products(Linear.AUTO, model), Packed)
     monkeypatch.setattr(linear_module, "_memory_bytes", lambda: 1 << 15)
-    assert not choose_products(Linear.AUTO, model).packed
+    assert isinstance(choose_products(Linear.AUTO, model), OneDnn)
 
 
 @pytest.mark.parametrize("linear", [Linear.ONEDNN, Linear.PACKED])
@@ -157,5 +159,44 @@ def test_it_is_refused_where_it_cannot_serve(linear):
     assert half.config._attn_implementation != "kvledger"
 
 
-def _asked_onednn(profile):
-    return any("mkldnn::_linear_pointwise" in event.key for event in profile.key_averages())
+def _names(profile):
+    return {event.key for event in profile.key_averages()}
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 5, 8, 13, 700])
+@pytest.mark.parametrize(("inputs", "outputs"), [(8, 4), (33, 70), (64, 97)])
+def test_the_kernel_multiplies_rows_of_any_number_with_matrices_of_any_size(rows, inputs, outputs):
+    torch.manual_seed(rows + inputs)
+    model = torch.nn.ModuleList([torch.nn.Linear(inputs, outputs, bias=bias) for bias in (False, True, True)])
+    packed, x = Packed(model), torch.randn(2, rows, inputs)
+    with torch.inference_mode():
+        for layer in model:
+            assert torch.allclose(packed.multiply(layer)(x), layer(x), atol=1e-4)
+        together = packed.multiply(model[1], model[2])(x)
+        assert torch.allclose(together, torch.cat([model[1](x), model[2](x)], -1), atol=1e-4)
+        turned = torch.randn(inputs, rows).t()
+        assert torch.allclose(packed.multiply(model[0])(turned), model[0](turned), atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("activation", "function"),
+    [("silu", torch.nn.functional.silu), ("gelu", lambda x: torch.nn.functional.gelu(x, approximate="tanh"))],
+)
+@pytest.mark.parametrize("outputs", [5, 16, 50])
+def test_the_kernel_gates_one_product_by_another(activation, function, outputs):
+    gate, content = (torch.nn.Linear(24, outputs, bias=False) for _ in range(2))
+    x = torch.randn(11, 24) * 4
+    x[0] *= 100
+    with torch.inference_mode():
+        answer = Packed(torch.nn.ModuleList([gate, content])).gate(gate, content, activation)(x)
+        assert torch.allclose(answer, function(gate(x)) * content(x), rtol=1e-4, atol=1e-4)
+
+
+def test_a_pair_of_gates_that_changes_is_packed_anew():
+    model = torch.nn.ModuleList([torch.nn.Linear(24, 20, bias=False) for _ in range(2)])
+    packed, x = Packed(model), torch.randn(3, 24)
+    with torch.no_grad():
+        before = packed.gate(*model, "silu")(x)
+        model[1].weight.mul_(2.0)
+        assert packed.refresh() == 1
+        assert torch.allclose(packed.gate(*model, "silu")(x), before * 2, rtol=1e-5)

@@ -3,6 +3,7 @@
 import functools
 import json
 import threading
+import time
 
 import pytest
 
@@ -203,13 +204,15 @@ class Slow:
 def test_a_long_text_holds_up_nobody_who_is_being_answered():
     """The tokenizer waits until the other answer has come: were it in the engine's thread, neither would."""
     answered = threading.Event()
-    with serving(tokenizer=Slow(answered)) as (address, _, _):
+    with serving(tokenizer=Slow(answered)) as (address, engine, _):
         held = []
         thread = threading.Thread(target=lambda: held.append(complete(address, prompt="abc", max_tokens=2)))
         running = threading.Thread(
             target=lambda: held.append(complete(address, prompt=[5], max_tokens=200, ignore_eos=True))
         )
         running.start()
+        while engine.scheduler.is_idle:  # what comes first is read first
+            time.sleep(0.001)
         thread.start()
         running.join(60)
         answered.set()

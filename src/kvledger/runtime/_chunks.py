@@ -178,7 +178,7 @@ def _make_job(load: Any, stored: Any) -> Any:
             for d in range(U(size)):
                 out[to + d] *= share
 
-    @as_job
+    @compiled
     def attend(address):
         """Attend with the rows of chunks to the tokens of their sequences.
 
@@ -215,5 +215,16 @@ def _make_job(load: Any, stored: Any) -> Any:
     return attend
 
 
-attend_float32 = _make_job(plain, np.float32)
-attend_bfloat16 = _make_job(widened, np.uint16)
+_attend_float32, _attend_bfloat16 = _make_job(plain, np.float32), _make_job(widened, np.uint16)
+
+
+@as_job
+def attend_float32(address):
+    """Do the job on keys and values in float32."""
+    _attend_float32(address)
+
+
+@as_job
+def attend_bfloat16(address):
+    """Do the job on keys and values in bfloat16, as 16-bit integers."""
+    _attend_bfloat16(address)

@@ -124,7 +124,7 @@ def _make_job(load: Any, stored: Any) -> Any:
     """Return the kernel for numbers that are stored in one way."""
     score, gather = _make_passes(load)
 
-    @as_job
+    @compiled
     def attend(address):
         """Attend with one query row of each sequence to its tokens.
 
@@ -168,5 +168,16 @@ def _make_job(load: Any, stored: Any) -> Any:
     return attend
 
 
-attend_float32 = _make_job(plain, np.float32)
-attend_bfloat16 = _make_job(widened, np.uint16)
+_attend_float32, _attend_bfloat16 = _make_job(plain, np.float32), _make_job(widened, np.uint16)
+
+
+@as_job
+def attend_float32(address):
+    """Do the job on keys and values in float32."""
+    _attend_float32(address)
+
+
+@as_job
+def attend_bfloat16(address):
+    """Do the job on keys and values in bfloat16, as 16-bit integers."""
+    _attend_bfloat16(address)

@@ -7,6 +7,7 @@ items by adding to a counter, which no other thread can come between.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any, TypeVar
 
 import numba
@@ -15,7 +16,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-__all__ = ["COUNTERS", "ITEM", "THREAD", "array_at", "as_job", "compiled", "inlined", "prefetch", "take"]
+__all__ = ["COUNTERS", "ITEM", "THREAD", "Job", "array_at", "as_job", "compiled", "inlined", "prefetch", "take"]
 
 ITEM, THREAD = 0, 1
 """Places of the counters: the next item, and the next thread's own number."""
@@ -91,6 +92,29 @@ def take(job, counter, amount):
     return _add(numba.int64(job.ctypes.data + counter * 8), numba.int64(amount))
 
 
-def as_job(function: Kernel) -> Any:
-    """Compile a function of a job's address, to be called from any thread."""
-    return numba.cfunc(types.void(types.voidptr), nopython=True, cache=True, error_model="numpy")(function)
+class Job:
+    """A kernel that any thread may run on a job; compiled when it is first asked for."""
+
+    def __init__(self, function: Callable[..., None]) -> None:
+        self._function = function
+
+    @cached_property
+    def _kernel(self) -> Any:
+        compile_it = numba.cfunc(types.void(types.voidptr), nopython=True, cache=True, error_model="numpy")
+        return compile_it(self._function)
+
+    @cached_property
+    def address(self) -> int:
+        """Where the kernel lies, for threads that are not Python's."""
+        return int(self._kernel.address)
+
+    @cached_property
+    def run(self) -> Callable[[int], None]:
+        """Run the kernel on the job at an address, without Python's lock."""
+        run: Callable[[int], None] = self._kernel.ctypes
+        return run
+
+
+def as_job(function: Callable[..., None]) -> Job:
+    """Make a kernel of a function of a job's address."""
+    return Job(function)

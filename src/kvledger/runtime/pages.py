@@ -29,7 +29,7 @@ class Pages:
         block_size = layout.groups.groups[0].block_tokens
         sizes = (layout.tensors, 2, blocks, block_size, shape.kv_heads, shape.head_size)
         try:
-            self.kv = torch.zeros(sizes, dtype=getattr(torch, shape.dtype), device=device)
+            self.kv = torch.empty(sizes, dtype=getattr(torch, shape.dtype), device=device).zero_()  # every page taken
         except (RuntimeError, MemoryError) as error:
             raise CapacityError(
                 f"a KV cache of {layout.groups.block_bytes * blocks} bytes could not be allocated on {device}: {error}",

@@ -11,10 +11,13 @@ import ctypes
 import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from kvledger.runtime._jobs import Job
 
 __all__ = ["Team", "address_of"]
 
@@ -31,20 +34,20 @@ class Team:
         is_alone = threads < 2 or self._parallel is not None
         self._workers = None if is_alone else ThreadPoolExecutor(threads - 1, "kvledger-attention")
 
-    def run(self, kernel: Any, job: NDArray[np.int64], *, numbers: int) -> None:
+    def run(self, kernel: Job, job: NDArray[np.int64], *, numbers: int) -> None:
         """Run a kernel on a job, which reads about so many numbers; return when all is done.
 
         Everything the job gives addresses of must live until then.
         """
         address = address_of(job)
         if numbers < _WORTH_SHARING or self.threads == 1:
-            kernel.ctypes(address)
+            kernel.run(address)
         elif self._parallel is not None:
             self._parallel(kernel.address, address, self.threads, 0)
         else:
             assert self._workers is not None
-            waits = [self._workers.submit(kernel.ctypes, address) for _ in range(self.threads - 1)]
-            kernel.ctypes(address)
+            waits = [self._workers.submit(kernel.run, address) for _ in range(self.threads - 1)]
+            kernel.run(address)
             for wait in waits:
                 wait.result()
 

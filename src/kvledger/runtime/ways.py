@@ -10,6 +10,7 @@ from kvledger.runtime.joined import find_joined
 from kvledger.runtime.linear import OneDnn, choose_products
 from kvledger.runtime.norms import find_norms
 from kvledger.runtime.options import Linear
+from kvledger.runtime.packed import Packed
 from kvledger.runtime.swap import Forward, Swap, Way
 
 if TYPE_CHECKING:
@@ -31,13 +32,13 @@ def choose_ways(linear: Linear, model: Any, team: Team | None = None) -> Swap:
     products = choose_products(linear, model)
     linears = set(products.layers)
     ways = find_joined(model, linears, products) + find_norms(model, team) if team else []
-    if isinstance(products, OneDnn):
-        ways += find_gated(model, linears, products.take)
+    if isinstance(products, Packed | OneDnn):
+        ways += find_gated(model, linears, products)
         ways += [Way(layer, partial(_make_forward, layer, products)) for layer in products.layers]
     return Swap(ways, products.refresh)
 
 
-def _make_forward(layer: Any, products: OneDnn) -> Forward:
+def _make_forward(layer: Any, products: Packed | OneDnn) -> Forward:
     import torch
 
     multiply, plain = products.multiply(layer), torch.nn.Linear.forward
