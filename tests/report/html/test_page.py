@@ -11,6 +11,7 @@ import pytest
 
 from kvledger.errors import SourceError
 from kvledger.report.html import Language, read_run, render_page, run_of
+from kvledger.report.html.markup import Markup
 from kvledger.report.html.phrases import phrases
 from kvledger.report.html.words import both, labels
 
@@ -130,6 +131,7 @@ def test_a_cell_of_a_card_has_the_title_of_its_column_in_both_languages():
 def test_a_title_within_a_title_is_told_in_one_language():
     title = both("load.ranks", name=both("account.used"), count="2")
     assert labels(title) == ("used, 2 ranks", "使用，2 个 rank")
+    assert labels(Markup("6 answers<small>shared</small>")) == ("6 answers shared",) * 2
 
 
 def test_a_page_can_open_in_chinese():

@@ -45,7 +45,7 @@ def cell(content: str | Markup, raw: str | int | float | None = None, *, quiet: 
 
 
 def table(identifier: str, caption: Markup, columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> Markup:
-    """Return a table whose first column names its rows, inside a region that scrolls when it is narrow.
+    """Return a table whose first column names its rows, inside a box that scrolls when it is narrow.
 
     On a phone a table with prose, or of a few long rows, becomes a card for each row, in which every cell has the title
     of its column.
@@ -62,7 +62,7 @@ def table(identifier: str, caption: Markup, columns: Sequence[Column], rows: Seq
         id=identifier,
         role="table" if carded else None,
     )
-    scroller = element("div", grid, class_="scroll", tabindex=0, role="region", aria_labelledby=f"{identifier}-title")
+    scroller = element("div", grid, class_="scroll", tabindex=0, role="group", aria_labelledby=f"{identifier}-title")
     kind = "table cards" if carded else "table"
     return element("div", scroller, _how(columns), class_=kind, data_table=identifier)
 

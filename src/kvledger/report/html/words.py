@@ -97,9 +97,9 @@ def _in_language(title: Markup, language: str) -> str:
             kept.append(kept[-1] and other not in tag)
         elif tag == "</span>":
             kept.pop()
-        elif kept[-1] and not tag.startswith("<"):
-            text.append(tag)
-    return html.unescape("".join(text))
+        elif kept[-1]:
+            text.append(" " if tag.startswith("<small") else "" if tag.startswith("<") else tag)
+    return html.unescape("".join(text)).strip()
 
 
 def script_phrases() -> dict[str, tuple[str, str]]:

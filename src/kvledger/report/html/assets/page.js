@@ -1,4 +1,4 @@
-/*! sources ad946519c8a307f4d4a96b2a07fa7deb436a482f079782a3cd79f2360a2a3755 */
+/*! sources 5137538e382c3bacebc4837172f3f17150de2059ef8ae6f492b2f77256bcebab */
 /*! uPlot
 The MIT License (MIT)
 
