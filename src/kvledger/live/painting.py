@@ -8,6 +8,7 @@ from rich.text import Text
 
 from kvledger.ledger import Account
 from kvledger.report.chips import account_style
+from kvledger.report.tables import printable
 
 __all__ = ["paint_line"]
 
@@ -26,7 +27,7 @@ _ROW = re.compile(rf"({'|'.join(Account)}) {{2,}}\S")
 
 def paint_line(line: str) -> Text:
     """Return a line as text with styles: the cells of a strip, the letters of its legend, the name of a row."""
-    text = Text(line)
+    text = Text(printable(line))
     if strip := _STRIP.fullmatch(line):
         for cells in re.finditer(r"(.)\1*", strip[1]):
             text.stylize(account_style(_LETTERS[cells[1]]), 1 + cells.start(), 1 + cells.end())

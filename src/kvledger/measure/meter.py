@@ -298,8 +298,7 @@ def _complete_reading(step: _Step, balance: Balance, scheduling: Scheduling) -> 
 
 
 def shown_name(model: str) -> str:
-    """Return the served name without what steers a terminal; of a path only its last part, since output holds none."""
-    model = "".join(c if c.isprintable() else "?" for c in model)
+    """Return the served name; of a path only its last part, since output holds no paths."""
     if not model.startswith(("/", "./", "../", "~")):
         return model
     return model.rstrip("/").rpartition("/")[2]
