@@ -1,4 +1,4 @@
-/*! sources 5137538e382c3bacebc4837172f3f17150de2059ef8ae6f492b2f77256bcebab */
+/*! sources e7cc56965f075200b236fa12032d18e8be4732ccc29bd070f880a62eab4bf880 */
 /*! uPlot
 The MIT License (MIT)
 
