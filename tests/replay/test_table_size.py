@@ -75,3 +75,22 @@ def test_one_request_of_a_million_tokens_is_served_or_rejected_beside_many_short
     )
     served = 1999 if units == 2000 else 2000
     assert (outcome.finished, sum(outcome.rejected.values())) == (served, 2000 - served)
+
+
+@pytest.mark.parametrize("policy", ["paged:blocks", "paged:radix"])
+def test_samples_of_a_prompt_that_is_rejected_cost_no_names_for_its_blocks(policy):
+    """Two thousand million tokens have more blocks than can be named; the request is rejected, the other is served."""
+    workload = Workload(
+        arrival_seconds=np.zeros(2),
+        prompt_tokens=np.array([2**31 - 1, 40], np.int32),
+        output_tokens=np.array([5, 5], np.int32),
+        samples=np.array([2, 2], np.int32),
+    )
+    base = Policy(name="", kind=Kind.PAGED, block_size=1)
+    outcome = replay(
+        workload,
+        parse_policy(policy, base=base),
+        pool=Pool(bytes_per_token=1, num_blocks=200, block_size=1),
+        settings=Settings(max_model_len=100),
+    )
+    assert (outcome.finished, sum(outcome.rejected.values())) == (1, 1)

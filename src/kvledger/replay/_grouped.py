@@ -36,7 +36,7 @@ def new_grouped(workload: Workload, groups: BlockGroups, *, blocks: int, setting
     )
     tables = new_tables(
         groups,
-        _known_content(workload, groups) if caching else _nothing_known(),
+        _known_content(workload, groups, settings.max_model_len) if caching else _nothing_known(),
         blocks=blocks,
         slots=room.slots,
         longest_tokens=room.longest_tokens,
@@ -52,10 +52,10 @@ def _nothing_known() -> Content:
     return Content(how=np.array([UNKNOWN, 1], np.int64), offsets=none, ids=none, covered=none.astype(np.int32))
 
 
-def _known_content(workload: Workload, groups: BlockGroups) -> Content:
+def _known_content(workload: Workload, groups: BlockGroups, most_tokens: int) -> Content:
     groups.check_prefix_caching()
     for size in {group.block_tokens for group in groups.groups}:
-        find_known_content(workload, block_size=size)
-    known = find_known_content(workload, block_size=groups.grain_tokens)
+        find_known_content(workload, block_size=size, most_tokens=most_tokens)
+    known = find_known_content(workload, block_size=groups.grain_tokens, most_tokens=most_tokens)
     how = np.array([known.how, known.grain_tokens], np.int64)
     return Content(how=how, offsets=known.offsets, ids=known.ids, covered=known.covered)

@@ -18,6 +18,7 @@ from kvledger.units import counted
 __all__ = ["KnownContent", "find_known_content"]
 
 BY_CHAIN, BY_STREAM, UNKNOWN = range(3)
+_MOST_TOKENS = 2**31
 _MOST_BLOCKS = 2**28
 
 
@@ -35,14 +36,16 @@ class KnownContent:
     covered: NDArray[np.int32]
 
 
-def find_known_content(workload: Workload, *, block_size: int) -> KnownContent:
+def find_known_content(workload: Workload, *, block_size: int, most_tokens: int | None = None) -> KnownContent:
     """Return what is known of the content of a workload, for blocks of ``block_size`` tokens.
+
+    Nobody looks for what lies behind ``most_tokens``, as longer requests are rejected; blocks there get no names.
 
     Raises:
         UsageError: Blocks and the ids of the trace have grains of which neither divides the other.
     """
     if workload.siblings is not None:
-        return _of_siblings(workload.siblings, block_size)
+        return _of_siblings(workload.siblings, block_size, _MOST_TOKENS if most_tokens is None else most_tokens)
     content = workload.content
     nothing, none = np.zeros(0, np.int64), np.zeros(0, np.int32)
     match content:
@@ -117,12 +120,13 @@ def _chain_of_pieces(content: HashIds, lengths: NDArray[np.int32], block_size: i
     )
 
 
-def _of_siblings(siblings: Siblings, block_size: int) -> KnownContent:
+def _of_siblings(siblings: Siblings, block_size: int, most_tokens: int) -> KnownContent:
     """Chain ids of full blocks for samples: the whole prompt is that of the parent, the first sample's output too."""
     workload, parents = siblings.workload, siblings.parents
     known = find_known_content(workload, block_size=block_size)
     covered = known.covered.astype(np.int64) if known.how != UNKNOWN else np.zeros(len(workload), np.int64)
-    prompt_blocks = workload.prompt_tokens.astype(np.int64) // block_size
+    covered = np.minimum(covered, most_tokens)
+    prompt_blocks = np.minimum(workload.prompt_tokens.astype(np.int64), most_tokens) // block_size
     blocks = np.maximum(prompt_blocks, covered // block_size)
     offsets = np.concatenate([[0], np.cumsum(blocks)])
     if int(offsets[-1]) > _MOST_BLOCKS:

@@ -143,7 +143,7 @@ def _share(
     from kvledger.replay._shared import new_shared, new_shared_runs
 
     block = size.unit_tokens
-    known = find_known_content(workload, block_size=block)
+    known = find_known_content(workload, block_size=block, most_tokens=settings.max_model_len)
     _check_trackable("a prefix cache", size)
     room = size_tables(workload, settings, fitting_tokens=size.units * block, block_tokens=block, rows=1)
     content = (np.array([known.how, known.grain_tokens], np.int64), known.offsets, known.ids, known.covered)
@@ -172,7 +172,7 @@ def _root(workload: Workload, policy: Policy, size: PoolSize, settings: Settings
 
     _check_trackable("a radix tree", size)
     _check_chains(workload.siblings.workload if workload.siblings else workload)
-    known = find_known_content(workload, block_size=size.unit_tokens)
+    known = find_known_content(workload, block_size=size.unit_tokens, most_tokens=settings.max_model_len)
     how = np.array([known.how, known.grain_tokens], np.int64)
     return new_rooted(
         (how, known.offsets, known.ids, known.covered),
