@@ -177,6 +177,17 @@ def test_what_cannot_be_answered_is_refused_with_the_reason(arguments, message):
         run(*arguments)
 
 
+def test_layers_by_hand_take_the_context_of_a_llamacpp_log_that_counts_no_cells():
+    text = "llama_model_load_internal: n_ctx      = 512\nllama_new_context_with_model: kv self size  =  162.50 MB\n"
+    out = run("--layers", "26x(kv=32,head=100)", "--log", "-", text=text).stdout
+    assert "max_model_len 512" in out
+    assert "The memory holds 1 request of 512 tokens at once, or 1 of 128" in out
+    bare = text.splitlines()[1]
+    with pytest.raises(Error, match="training context of this model is not known") as caught:
+        run("--layers", "26x(kv=32,head=100)", "--log", "-", text=bare)
+    assert "--max-model-len" in (caught.value.hint or "")
+
+
 def test_a_log_that_cannot_be_read_is_an_error():
     with pytest.raises(SourceError, match="cannot be read"):
         run("llama-3.1-8b", "--log", "/nowhere/server.log")

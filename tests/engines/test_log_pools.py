@@ -153,6 +153,24 @@ def test_the_settings_that_fix_the_pools_come_from_the_log_and_options_win():
     assert served.options == {"max_total_tokens": "330323", "max_mamba_cache_size": "124"}
 
 
+def test_a_llamacpp_log_of_bytes_alone_is_planned_for_the_cells_that_they_hold():
+    text = (
+        "llama_kv_cache:    Vulkan0 KV buffer size =   256.00 MiB\n"
+        "llama_memory_recurrent: size =  201.00 MiB (     4 cells,  32 layers,  4 seqs  0 rs_seq)\n"
+    )
+    deployment, found, _ = check("qwen3.5-9b", text)
+    assert found.follows
+    assert deployment.options == {"ctx_size": "8192", "parallel": "4", "kv_unified": "on"}
+    told = (
+        "llama_context: n_seq_max     = 2\n"
+        "llama_context: n_ctx         = 8192\n"
+        "llama_context: kv_unified    = false\n"
+        "llama_kv_cache:    Vulkan0 KV buffer size =   256.00 MiB\n"
+    )
+    served, _, _ = check("qwen3.5-9b", told)
+    assert served.options == {"ctx_size": "8192", "parallel": "2", "kv_unified": "false"}
+
+
 def test_a_log_without_tokens_or_bytes_of_a_pool_is_refused():
     with pytest.raises(SourceError, match="prints no pool with its tokens"):
         check("gpt-oss-120b", "llama_kv_cache: size = 9216.00 MiB (KV cache)\n")

@@ -64,7 +64,8 @@ class GivenLog:
             return None
         pools = (facts.find_smallest(field, name) for name in ("kv", "full") for field in ("tokens", "cells"))
         told = facts.max_model_len or next((found for found in pools if found is not None), None)
-        return None if told is None else round(told.value)
+        context = facts.options.get("n_ctx", "")  # of all slots together
+        return round(told.value) if told is not None else int(context) if context.isdecimal() else None
 
 
 def read_given_log(options: Mapping[str, Any]) -> GivenLog | None:

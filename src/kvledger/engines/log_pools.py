@@ -26,6 +26,7 @@ _PLENTY_BYTES = 2**50
 _STATES = ("state", "mamba")
 _ATTENTION = ("kv", "full", "swa", "index")
 _MOST_KEPT = 64
+_SOME_CELLS = 4096
 _SLACK_BYTES = 5_243
 """Half of the last of two decimals of a MiB: a sum of rounded devices may be that much off."""
 _DTYPES = {
@@ -83,7 +84,8 @@ def check_pools(model: ModelSpec, asked: Deployment, facts: StartupFacts) -> tup
         SourceError: The log prints no pool whose units are known.
     """
     deployment = _deployment(asked, facts)
-    pools = _pools(model, deployment, facts)
+    pools = _pools(model, _with_cells(deployment, ()), facts)
+    deployment = _with_cells(deployment, pools)
     if not pools:
         raise SourceError(
             f"the log of {asked.engine} prints no pool with its tokens, cells or blocks",
@@ -114,6 +116,19 @@ def check_pools(model: ModelSpec, asked: Deployment, facts: StartupFacts) -> tup
         high_bytes=total,
     )
     return deployment, check, memory
+
+
+def _with_cells(deployment: Deployment, pools: Sequence[_Pool]) -> Deployment:
+    """Return a llama.cpp server whose log tells no context with the cells that its bytes hold; before, with any."""
+    options = deployment.options
+    if deployment.engine != "llama.cpp" or deployment.max_model_len is not None or "ctx_size" in options:
+        return deployment
+    cells = next((pool.units for pool in pools if pool.is_derived and pool.name != "state"), None)
+    if cells is None:
+        return deployment if pools else replace(deployment, options={**options, "ctx_size": str(_SOME_CELLS)})
+    slots = next((pool.units for pool in pools if pool.name == "state"), 1)
+    more = {"kv_unified": "on"} if slots > 1 else {}
+    return replace(deployment, options={"parallel": str(slots), **more, **options, "ctx_size": str(cells)})
 
 
 def _pools(model: ModelSpec, deployment: Deployment, facts: StartupFacts) -> list[_Pool]:
@@ -241,8 +256,19 @@ def _engine_options(facts: StartupFacts) -> Iterator[tuple[str, str]]:
     elif facts.engine in (Engine.LLAMACPP, Engine.OLLAMA):
         if kv is not None and kv.cells is not None:
             yield from _llamacpp_options(facts, kv)
+        elif facts.engine is Engine.LLAMACPP:
+            yield from _contexts(facts)
         if state is not None and _whole(state.kept_states) and facts.engine is Engine.LLAMACPP:
             yield "rs_seq", str(_whole(state.kept_states))
+
+
+def _contexts(facts: StartupFacts) -> Iterator[tuple[str, str]]:
+    """Yield what llama.cpp tells of its context where no line counts cells: old builds served one sequence."""
+    if facts.options.get("n_ctx"):
+        yield "ctx_size", facts.options["n_ctx"]
+        yield "parallel", facts.options.get("n_seq_max", "1")
+        if facts.options.get("kv_unified"):
+            yield "kv_unified", facts.options["kv_unified"]
 
 
 def _llamacpp_options(facts: StartupFacts, kv: PoolFacts) -> Iterator[tuple[str, str]]:

@@ -96,7 +96,9 @@ def find_context(model: ModelSpec, deployment: Deployment, flags: Flags, build: 
         UsageError: Flags contradict each other.
     """
     if model.max_model_len is None:
-        raise ModelError("the training context of this model is not known", hint="give the model's full config")
+        raise ModelError(
+            "the training context of this model is not known", hint="give the model's full config, or `--max-model-len`"
+        )
     train = model.max_model_len.tokens
     slots, unified = _slots(deployment, flags, build)
     if flags.kv_unified_per_slot and not unified:

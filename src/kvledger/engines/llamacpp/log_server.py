@@ -15,7 +15,7 @@ __all__ = ["SERVER_RULES"]
 _BUILD = re.compile(r"\bbuild(?:_info)?[:= ]{1,3}\s{0,16}b?(?P<build>\d{1,8}) ?[(-](?P<commit>\w{1,40})\)?")
 _NAME = re.compile(r"general\.name\s{1,80}(?:str\s{1,40})?= (?P<name>.{1,200})")
 _CONTEXT = re.compile(
-    r"(?:llama_context|llama_new_context_with_model|llama_init_from_model): "
+    r"(?:llama_context|llama_new_context_with_model|llama_init_from_model|llama_model_load_internal): "
     r"(?P<name>n_ctx_per_seq|n_ctx_seq|n_ctx|n_seq_max|n_batch|n_ubatch|kv_unified)\s{1,40}= (?P<value>\w{1,20})"
 )
 _SLOTS = re.compile(
