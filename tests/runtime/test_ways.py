@@ -10,6 +10,7 @@ from kvledger.runtime import Engine, Generation, Linear, Options
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
+from kvledger.runtime._rows import find_likeliest
 from kvledger.runtime.attention import attach
 from kvledger.runtime.joined import find_joined
 from kvledger.runtime.linear import choose_products
@@ -149,8 +150,22 @@ def test_every_item_of_a_job_is_done_once_whoever_takes_it(monkeypatch):
             monkeypatch.setattr("kvledger.runtime.team._find_parallel", lambda: None)
         team, out = Team(4), np.zeros_like(given)
         lies = [array.__array_interface__["data"][0] for array in (given, weight, out, manner)]
-        job = np.array([0, 0, rows, size, 3, *lies], np.int64)
-        team.run(normalise, job, numbers=given.size)
+        team.run(normalise, rows, size, 3, *lies, numbers=given.size)
         team.close()
         assert np.allclose(out, expected, atol=1e-5)
-        assert job[0] >= rows
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_the_likeliest_token_is_the_first_of_equals_and_no_number_is_told(threads):
+    torch.manual_seed(1)
+    logits = torch.randn(5, 300)
+    logits[0, [7, 9]] = 50.0
+    logits[1] = -float("inf")
+    logits[2, 299] = 60.0
+    logits[3, 100] = float("nan")
+    logits[4, 4] = float("inf")
+    best, values = torch.empty(5, dtype=torch.int64), torch.empty(5)
+    lie = logits.data_ptr(), best.data_ptr(), values.data_ptr()
+    Team(threads).run(find_likeliest, 5, 300, *lie, numbers=2**20)
+    assert best.tolist()[:3] == [7, 0, 299]
+    assert torch.isfinite(values).tolist() == [True, False, True, False, False]

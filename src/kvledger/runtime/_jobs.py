@@ -16,12 +16,10 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-__all__ = ["COUNTERS", "ITEM", "THREAD", "Job", "array_at", "as_job", "compiled", "inlined", "prefetch", "take"]
+__all__ = ["ITEM", "THREAD", "Job", "array_at", "as_job", "compiled", "inlined", "prefetch", "take"]
 
 ITEM, THREAD = 0, 1
-"""Places of the counters: the next item, and the next thread's own number."""
-COUNTERS = 2
-"""Numbers of a job that are its counters: zero when it begins."""
+"""Places of the counters, zero when a job begins: the next item, and the next thread's own number."""
 
 Kernel = TypeVar("Kernel", bound=Callable[..., Any])
 

@@ -1,4 +1,4 @@
-"""Work on the rows of a step: normalising them, and turning queries and keys to their positions (compiled)."""
+"""Work on the rows of a step (compiled): norms, turning queries and keys to their positions, the likeliest token."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from kvledger.runtime._jobs import ITEM, array_at, as_job, compiled, take
 
-__all__ = ["normalise", "turn"]
+__all__ = ["find_likeliest", "normalise", "turn"]
 
 Array = Any  # a numpy array; numba knows its type
 
@@ -78,3 +78,27 @@ def turn(address):
                 _turn_head(joined[row, heads + head], cosines[row], sines[row], keys[place, head])
                 values[place, head, :] = joined[row, heads + kv_heads + head]
         first = take(job, ITEM, step)
+
+
+@as_job
+def find_likeliest(address):
+    """Find the likeliest token of each row, the first of equals; a row that holds what is no number has the value NaN.
+
+    Job: rows, tokens; addresses of the rows, and of two answers: tokens (int64) and their values (float32).
+    """
+    job = numba.carray(address, (7,), np.int64)
+    rows, tokens = job[2], job[3]
+    given = array_at(job[4], (rows, tokens), np.float32)
+    best, values = array_at(job[5], (rows,), np.int64), array_at(job[6], (rows,), np.float32)
+    row = take(job, ITEM, 1)
+    while row < rows:
+        line = given[row]
+        most, strange = line[0], 0
+        for i in range(tokens):
+            most = max(most, line[i])
+            strange += line[i] != line[i]
+        at = 0
+        while strange == 0 and line[at] != most:
+            at += 1
+        best[row], values[row] = at, most if strange == 0 else np.float32(np.nan)
+        row = take(job, ITEM, 1)

@@ -17,6 +17,7 @@ from kvledger.errors import ModelError
 from kvledger.runtime.layout import Layer, Layout
 from kvledger.runtime.scheduler import Schedule
 from kvledger.runtime.tables import BlockTables
+from kvledger.runtime.team import address_of
 from kvledger.units import counted
 
 if TYPE_CHECKING:
@@ -54,10 +55,10 @@ class Decodes:
         """Return the number of rows."""
         return len(self.slots)
 
-    @property
-    def read_tokens(self) -> int:
-        """Tokens that all rows read together."""
-        return int(self.lengths.sum())
+    read_tokens: int
+    """Tokens that all rows read together."""
+    addresses: tuple[int, int]
+    """Where slots and lengths lie."""
 
     @property
     def columns(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -129,6 +130,15 @@ class Batch:
             )
 
 
+def _find_decodes(slots: NDArray[np.int64], lengths: NDArray[np.int64]) -> Decodes:
+    return Decodes(
+        slots=slots,
+        lengths=lengths,
+        read_tokens=int(lengths.sum()),
+        addresses=(address_of(slots), address_of(lengths)),
+    )
+
+
 def pack(schedule: Schedule, tables: BlockTables, layout: Layout, backend: Backend, device: Any) -> Batch:
     """Lay the tokens of a step out as one packed sequence."""
     import torch
@@ -150,7 +160,7 @@ def pack(schedule: Schedule, tables: BlockTables, layout: Layout, backend: Backe
         positions=torch.from_numpy(positions)[None].to(device),
         kept=torch.from_numpy((rows + counts - 1)[sampling]).to(device),
         sampling=[int(order[i]) for i in sampling],
-        decodes=Decodes(slots=slots[:singles], lengths=ends[:singles]),
+        decodes=_find_decodes(slots[:singles], ends[:singles]),
         chunks=[
             Chunk(row=int(rows[i]), start=int(starts[i]), tokens=int(counts[i]), slot=int(slots[i]))
             for i in range(singles, len(sequences))

@@ -60,6 +60,7 @@ class Compiled(Gather):
         pairs = [pages.tokens_of(i) for i in range(layout.tensors)]
         self._places = len(pairs[0][0])
         self._addresses = [(keys.data_ptr(), values.data_ptr()) for keys, values in pairs]
+        self._first_table = address_of(tables.arrays.blocks)
         self._longest = tables.arrays.blocks.shape[2] * pages.block_size
         heads = max(layer.query_heads for layer in layout.layers.values())
         self._scratch_numbers = max(
@@ -67,7 +68,7 @@ class Compiled(Gather):
             _chunks.count_scratch(layout.shape.head_size, heads // layout.shape.kv_heads),
         )
         self._scratch_numbers += -self._scratch_numbers % 16  # a cache line
-        self._scratch = np.empty((self.team.threads, self._scratch_numbers), np.float32)
+        self._scratch = torch.empty(self.team.threads, self._scratch_numbers)
         self._tile_rows = _chunks.TILE_ROWS
         self._tiled: tuple[Batch | None, NDArray[np.int64]] = (None, np.zeros((0, 4), np.int64))
 
@@ -89,17 +90,14 @@ class Compiled(Gather):
         rows = joined.shape[1]
         queries = torch.empty(rows, heads, size)
         cosines, sines = turns[0].contiguous(), turns[1].contiguous()
-        job = np.array(
-            [
-                0, 0, rows, heads, kv_heads, size, self._places,
-                max(1, rows // (self.team.threads * _TURNS_OF_A_THREAD)),
-                joined.data_ptr(), cosines.data_ptr(), sines.data_ptr(),
-                batch.places[self.layout.group_of[layer.index]].data_ptr(),
-                *self._addresses[self.layout.tensor_of[layer.index]], queries.data_ptr(),
-            ],
-            np.int64,
+        self.team.run(
+            self._turning, rows, heads, kv_heads, size, self._places,
+            max(1, rows // (self.team.threads * _TURNS_OF_A_THREAD)),
+            joined.data_ptr(), cosines.data_ptr(), sines.data_ptr(),
+            batch.places[self.layout.group_of[layer.index]].data_ptr(),
+            *self._addresses[self.layout.tensor_of[layer.index]], queries.data_ptr(),
+            numbers=joined.numel(),
         )  # fmt: skip
-        self.team.run(self._turning, job, numbers=joined.numel())
         return self._read(batch, layer, queries, manner).view(1, rows, heads * size)
 
     def answer(
@@ -128,16 +126,12 @@ class Compiled(Gather):
     ) -> None:
         rows, kv_heads = len(batch.decodes), layer.shape.kv_heads
         parts = 1 if rows >= _ROWS_OF_A_THREAD * self.team.threads else kv_heads
-        job = np.array(
-            [
-                0, 0, rows, *self._sizes_of(layer), self._longest, len(sinks), parts, self._scratch_numbers,
-                queries.data_ptr(), *self._lies_of(layer),
-                *map(address_of, (batch.decodes.slots, batch.decodes.lengths, bent, sinks, self._scratch)),
-                out.data_ptr(),
-            ],
-            np.int64,
+        self.team.run(
+            self._decoding, rows, *self._sizes_of(layer), self._longest, len(sinks), parts, self._scratch_numbers,
+            queries.data_ptr(), *self._lies_of(layer), *batch.decodes.addresses, address_of(bent), address_of(sinks),
+            self._scratch.data_ptr(), out.data_ptr(),
+            numbers=batch.decodes.read_tokens * layer.shape.token_bytes // 4,
         )  # fmt: skip
-        self.team.run(self._decoding, job, numbers=batch.decodes.read_tokens * layer.shape.token_bytes // 4)
 
     def _attend_chunks(
         self,
@@ -157,16 +151,12 @@ class Compiled(Gather):
         tiles = self._tiles_of(batch)
         if not len(tiles):
             return
-        job = np.array(
-            [
-                0, 0, len(tiles), *self._sizes_of(layer), len(sinks), self._scratch_numbers,
-                queries.data_ptr(), *self._lies_of(layer),
-                *map(address_of, (tiles, bent, sinks, self._scratch)),
-                out.data_ptr(),
-            ],
-            np.int64,
+        self.team.run(
+            self._prefilling, len(tiles), *self._sizes_of(layer), len(sinks), self._scratch_numbers,
+            queries.data_ptr(), *self._lies_of(layer), address_of(tiles), address_of(bent), address_of(sinks),
+            self._scratch.data_ptr(), out.data_ptr(),
+            numbers=queries.numel() * self.pages.block_size,
         )  # fmt: skip
-        self.team.run(self._prefilling, job, numbers=queries.numel() * self.pages.block_size)
 
     def _sizes_of(self, layer: Layer) -> tuple[int, ...]:
         """Return heads, key-value heads, size, numbers of keys, elements between tables, block size and window."""
@@ -179,7 +169,7 @@ class Compiled(Gather):
     def _lies_of(self, layer: Layer) -> tuple[int, int, int]:
         """Return where keys, values and the first table lie."""
         blocks = self.tables.arrays.blocks
-        table = address_of(blocks) + self.layout.group_of[layer.index] * blocks.strides[1]
+        table = self._first_table + self.layout.group_of[layer.index] * blocks.strides[1]
         return (*self._addresses[self.layout.tensor_of[layer.index]], table)
 
     def _tiles_of(self, batch: Batch) -> NDArray[np.int64]:

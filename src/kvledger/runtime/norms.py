@@ -8,10 +8,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from kvledger.runtime.swap import Forward, Way, is_alike, try_once
-from kvledger.runtime.team import address_of
 
 if TYPE_CHECKING:
     import torch
@@ -64,7 +61,7 @@ def _make_forward(layer: Any, offset: float, team: Team) -> Forward:
     from kvledger.runtime._rows import normalise
 
     plain, size = type(layer).forward, len(layer.weight)
-    manner = np.array([_epsilon_of(layer), offset], np.float32)
+    manner = torch.tensor([_epsilon_of(layer), offset], dtype=torch.float32)
 
     def forward(x: torch.Tensor) -> torch.Tensor:
         weight = layer.weight
@@ -72,8 +69,9 @@ def _make_forward(layer: Any, offset: float, team: Team) -> Forward:
             answer: torch.Tensor = plain(layer, x)
             return answer
         out = torch.empty_like(x)
-        numbers = [0, 0, x.numel() // size, size, _ROWS_AT_A_TIME, x.data_ptr(), weight.data_ptr(), out.data_ptr()]
-        team.run(normalise, np.array([*numbers, address_of(manner)], np.int64), numbers=x.numel())
+        rows = x.numel() // size
+        lie = x.data_ptr(), weight.data_ptr(), out.data_ptr(), manner.data_ptr()
+        team.run(normalise, rows, size, _ROWS_AT_A_TIME, *lie, numbers=x.numel())
         return out
 
     return forward

@@ -10,9 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
-import numpy as np
-
-from kvledger.runtime.team import Team, address_of
+from kvledger.runtime.team import Team
 from kvledger.runtime.weights import Weights
 
 if TYPE_CHECKING:
@@ -102,17 +100,13 @@ class Packed(Weights):
         x = x.contiguous()
         rows = x.numel() // inputs
         out = torch.empty(*x.shape[:-1], outputs)
-        scratch = np.empty(self._team.threads * self._kernel.count_scratch(), np.float32)
+        scratch = torch.empty(self._team.threads * self._kernel.count_scratch())
         step = max(1, min(_PANELS_AT_A_TIME, count // (4 * self._team.threads)))
         for first in range(0, rows, _ROWS_AT_A_TIME):
-            several = min(_ROWS_AT_A_TIME, rows - first)
-            job = np.array(
-                [
-                    0, 0, several, inputs, outputs, count, step, kind, bias is not None,
-                    x.data_ptr() + 4 * first * inputs, panels.data_ptr(), 0 if bias is None else bias.data_ptr(),
-                    address_of(scratch), out.data_ptr() + 4 * first * outputs,
-                ],
-                np.int64,
+            self._team.run(
+                self._kernel.multiply, min(_ROWS_AT_A_TIME, rows - first), inputs, outputs, count, step, kind,
+                bias is not None, x.data_ptr() + 4 * first * inputs, panels.data_ptr(),
+                0 if bias is None else bias.data_ptr(), scratch.data_ptr(), out.data_ptr() + 4 * first * outputs,
+                numbers=panels.numel(),
             )  # fmt: skip
-            self._team.run(self._kernel.multiply, job, numbers=panels.numel())
         return out

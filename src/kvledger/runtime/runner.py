@@ -56,8 +56,16 @@ class Runner:
 
         if not len(logits):
             return [], []
-        most, tokens = logits.max(-1)
-        return tokens.tolist(), torch.isfinite(most).tolist()
+        team = self.backend.team
+        if team is None or logits.dtype is not torch.float32 or not logits.is_contiguous():
+            values, tokens = logits.max(-1)
+        else:
+            from kvledger.runtime._rows import find_likeliest
+
+            values, tokens = torch.empty(len(logits)), torch.empty(len(logits), dtype=torch.int64)
+            lie = logits.data_ptr(), tokens.data_ptr(), values.data_ptr()
+            team.run(find_likeliest, *logits.shape, *lie, numbers=logits.numel())
+        return tokens.tolist(), torch.isfinite(values).tolist()
 
     def close(self) -> None:
         """Let go of threads (mutates)."""

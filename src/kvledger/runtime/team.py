@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import ctypes
 import os
+from array import array
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
@@ -23,6 +23,8 @@ __all__ = ["Team", "address_of"]
 
 _WORTH_SHARING = 2**15
 """Numbers that a job reads above which sharing it pays: going through the team takes some 3 microseconds."""
+_COUNTERS = (0, 0)
+"""What every job begins with: the next item, and the next thread."""
 
 
 class Team:
@@ -34,12 +36,13 @@ class Team:
         is_alone = threads < 2 or self._parallel is not None
         self._workers = None if is_alone else ThreadPoolExecutor(threads - 1, "kvledger-attention")
 
-    def run(self, kernel: Job, job: NDArray[np.int64], *, numbers: int) -> None:
-        """Run a kernel on a job, which reads about so many numbers; return when all is done.
+    def run(self, kernel: Job, *given: int, numbers: int) -> None:
+        """Run a kernel on the job of what is given, which reads about so many numbers; return when all is done.
 
-        Everything the job gives addresses of must live until then.
+        Everything whose address is given must live until then.
         """
-        address = address_of(job)
+        job = array("q", _COUNTERS + given)
+        address = job.buffer_info()[0]
         if numbers < _WORTH_SHARING or self.threads == 1:
             kernel.run(address)
         elif self._parallel is not None:
@@ -57,9 +60,9 @@ class Team:
             self._workers.shutdown()
 
 
-def address_of(array: NDArray[Any]) -> int:
+def address_of(numbers: NDArray[Any]) -> int:
     """Return where the numbers of an array lie."""
-    address: int = array.__array_interface__["data"][0]
+    address: int = numbers.__array_interface__["data"][0]
     return address
 
 
