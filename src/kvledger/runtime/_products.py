@@ -11,8 +11,9 @@ from typing import Any
 
 import numba
 import numpy as np
-from llvmlite import binding, ir
+from llvmlite import ir
 from numba import types
+from numba.core.registry import cpu_target
 from numba.extending import intrinsic
 
 from kvledger.runtime._jobs import ITEM, THREAD, array_at, as_job, compiled, take
@@ -22,8 +23,11 @@ __all__ = ["GELU", "LANES", "PLAIN", "SILU", "WIDE", "count_scratch", "multiply"
 
 U = np.uint64
 
-_HAS_WIDE_VECTORS = bool(binding.get_host_cpu_features().get("avx512f"))
-LANES = 16 if _HAS_WIDE_VECTORS else 8
+_TRIPLE, _, _FEATURES = cpu_target.target_context.codegen().magic_tuple()
+_IS_X86, _HAS_WIDE_VECTORS = _TRIPLE.startswith("x86"), "+avx512f" in _FEATURES
+_FUSES = not _IS_X86 or "+fma" in _FEATURES
+"""Whether what Numba compiles for can multiply and add in one go: elsewhere LLVM would call a function for each."""
+LANES = 16 if _HAS_WIDE_VECTORS else 8 if _FUSES else 4
 """Float32 of a vector."""
 WIDE = 2 * LANES
 """Outputs of a panel."""
@@ -57,7 +61,7 @@ def _make_block(rows: int) -> Any:
 def _build_block(builder: Any, rows: int, x: Any, apart: Any, panel: Any, ahead: Any, inputs: Any, out: Any) -> None:
     word, number = ir.IntType(64), ir.FloatType()
     vector = ir.VectorType(number, LANES)
-    fma = _declare(builder, ir.FunctionType(vector, [vector] * 3), f"llvm.fma.v{LANES}f32")
+    fma = _declare(builder, ir.FunctionType(vector, [vector] * 3), f"llvm.fma.v{LANES}f32") if _FUSES else None
     lines = [builder.inttoptr(builder.add(x, builder.mul(apart, word(r))), number.as_pointer()) for r in range(rows)]
     before = builder.block
     loop, after = builder.append_basic_block("inputs"), builder.append_basic_block("sums")
@@ -75,11 +79,14 @@ def _build_block(builder: Any, rows: int, x: Any, apart: Any, panel: Any, ahead:
     halves = [_load(builder, builder.add(place, word(4 * LANES * half)), vector) for half in range(2)]
     new = []
     for row in range(rows):
-        given = builder.load(builder.gep(lines[row], [at]))
-        spread = builder.insert_element(ir.Constant(vector, ir.Undefined), given, ir.IntType(32)(0))
+        number_at = builder.load(builder.gep(lines[row], [at]))
+        spread = builder.insert_element(ir.Constant(vector, ir.Undefined), number_at, ir.IntType(32)(0))
         same = ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES)
         spread = builder.shuffle_vector(spread, ir.Constant(vector, ir.Undefined), same)
-        new += [builder.call(fma, [spread, halves[half], sums[2 * row + half]]) for half in range(2)]
+        for half in range(2):
+            old = sums[2 * row + half]
+            given = [spread, halves[half], old]
+            new.append(builder.call(fma, given) if fma else builder.fadd(builder.fmul(*given[:2]), old))
     following = builder.add(at, word(1))
     at.add_incoming(following, loop)
     for old, one in zip(sums, new, strict=True):

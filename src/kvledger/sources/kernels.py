@@ -28,7 +28,8 @@ class KernelCache:
         rooms = [("pool", "*.py"), ("replay", "_*.py"), ("runtime", "_*.py")]
         for source in sorted(path for room, names in rooms for path in (package / room).glob(names)):
             text = source.read_bytes()
-            if source.name == "_layout.py" or b"import numba" in text or b"kvledger.pool.compiled" in text:
+            is_kernel = b"import numba" in text or b"kvledger.pool.compiled" in text or b"runtime._jobs" in text
+            if source.name == "_layout.py" or is_kernel:
                 digest.update(text)
         digest.update(sys.version.encode())
         self.folder = _user_cache() / "kvledger" / f"kernels-{digest.hexdigest()[:16]}"
