@@ -28,6 +28,7 @@ from kvledger.runtime.gather import Gather, attend_causally
 from kvledger.runtime.load import load_model
 
 NEW_TOKENS = 48
+LONGEST = 512
 
 
 @dataclass(frozen=True)
@@ -78,11 +79,11 @@ def attend_one(query, key, value, manner):
     return answer.reshape(query.shape)
 
 
-def run_engine(model, prompts, *, attention=Attention.AUTO, contiguous=False) -> Run:
-    options = Options(prefix_caching=False, attention=attention, max_model_len=512)
-    engine = Engine(model, "256MiB", options=options)
+def run_engine(model, prompts, *, attention=Attention.AUTO, contiguous=False, block_size=16) -> Run:
+    options = Options(prefix_caching=False, attention=attention, max_model_len=LONGEST)
+    engine = Engine(model, "256MiB" if block_size < LONGEST else "512MiB", block_size=block_size, options=options)
     if contiguous:
-        engine.runner.backend = Contiguous(engine.runner.backend, slots=options.max_num_seqs + 1, longest=512)
+        engine.runner.backend = Contiguous(engine.runner.backend, slots=options.max_num_seqs + 1, longest=LONGEST)
     numbers = [engine.submit(prompt, Generation(max_tokens=NEW_TOKENS, ignore_eos=True)) for prompt in prompts]
     begun, cpu, prefill = time.perf_counter(), time.process_time(), 0.0
     while not engine.is_idle:
@@ -254,6 +255,7 @@ def main() -> None:
     prompts = draw_prompts(model.config.vocab_size)
     ways: dict[str, Callable[[], Run]] = {
         "kvledger, block tables": lambda: run_engine(model, prompts),
+        "kvledger, one block a sequence (contiguous)": lambda: run_engine(model, prompts, block_size=LONGEST),
         "kvledger, contiguous tensors and PyTorch's attention": lambda: run_engine(
             model, prompts, attention=Attention.GATHER, contiguous=True
         ),
