@@ -171,7 +171,8 @@ def test_a_restart_begins_a_new_epoch_and_loses_nothing(tmp_path):
         (["http://127.0.0.1:9", "--timeout", "1s"], None, "cannot be reached"),
         (["-"], "<html><body>hi</body></html>", "web page"),
         (["-"], "# HELP vllm:x y\n", "no sample"),
-        (["-"], "", "neither metrics"),
+        (["-"], "", "is empty"),
+        (["-"], "nothing of the kind\n", "neither metrics"),
     ],
 )
 def test_what_cannot_be_measured_says_why(arguments, text, message):

@@ -55,7 +55,7 @@ def test_the_wording_of_v0(cases):
 def test_a_dry_run_forces_no_blocks(cases):
     """The override stands before the memory line: it belongs to the profiling of CUDA graphs."""
     (start,) = READERS[Engine.VLLM]("\n".join(cases["K2-012"]["printed"])).startups
-    assert [notice.count for notice in start.notices] == [512]
+    assert not start.notices
     assert start.pools[0].blocks is None
     assert start.pools[0].size_bytes.holds(8.29 * 2**30)
 
