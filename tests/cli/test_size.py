@@ -162,6 +162,8 @@ def test_an_engine_that_cannot_is_listed_with_the_reason():
         (("llama-3.1-8b", "--layers", "1x(kv=1,head=64)"), "give MODEL or `--layers`"),
         (("llama-3.1-8b", "--kv-memory", "1GiB", "--gpu", "H100-80GB"), "both name the memory"),
         (("llama-3.1-8b", "--weights", "1GiB"), "need `--gpu`"),
+        (("llama-3.1-8b", "--weights", "1GiB", "--kv-memory", "20GiB"), "need `--gpu`"),
+        (("llama-3.1-8b", "--gpu-memory-utilization", "0.5", "--kv-memory", "20GiB"), "need `--gpu`"),
         (("llama-3.1-8b", "--log", "x", "--engine", "mlx"), "start-up logs of `mlx` are not read"),
         (("llama-3.1-8b", "--kv-memory", "1GiB", "--set", "core"), "is not NAME=VALUE"),
         (("llama-3.1-8b", "--kv-memory", "1GiB", "--engine", "all", "--set", "core=v1"), "belong to one engine"),

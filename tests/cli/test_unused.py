@@ -98,3 +98,24 @@ def test_a_page_of_a_saved_result_prices_nothing(capsys, saved, tmp_path):
     called = call(capsys, "report", result, "--model", "gpt2", "-o", page)
     assert hints(called) == ["--model is not used: `r.json` is a result, shown as it is"]
     assert hints(call(capsys, "report", saved, "--bytes-per-token", "9", "-o", page, "--force")) == []
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        (["--kv-memory", "20GiB", "--concurrency", "4"], "--concurrency is not used: it is the number of requests of"),
+        (["--kv-memory", "20GiB", "--fit", "concurrency", "--concurrency", "4"], "it is what is solved for"),
+    ],
+)
+def test_a_size_names_what_changes_nothing(capsys, flags, told):
+    called = call(capsys, "size", "llama-3.1-8b", *flags)
+    assert called.code == 0
+    assert [line for line in hints(called) if told in line] == hints(called) != []
+
+
+@pytest.mark.parametrize(
+    "flags", [["--fit", "memory"], [], ["--kv-memory", "20GiB", "--length", "800"], ["--gpu", "H100-80GB"]]
+)
+def test_a_number_of_requests_that_counts_is_not_named(capsys, flags):
+    more = ["--concurrency", "4"] if "--gpu" not in flags else []
+    assert hints(call(capsys, "size", "llama-3.1-8b", *flags, *more)) == []

@@ -10,7 +10,7 @@ from kvledger.engines.size import Fit, SizeQuestion, answer_size
 from kvledger.errors import ModelError, UsageError
 from kvledger.ledger import Accuracy
 from kvledger.model.by_hand import read_layers
-from kvledger.model.catalogue import find_model
+from kvledger.model.catalogue import catalogue, find_model
 
 GIB = 2**30
 VLLM = load_planner("vllm")
@@ -150,6 +150,76 @@ def test_no_request_stores_more_than_it_holds(engine, model):
         pytest.skip("this engine's rule for the model is not known")
     for cost in out.costs:
         assert cost.needed_bytes <= cost.held_bytes, cost
+
+
+@pytest.mark.parametrize(
+    ("engine", "version", "settings"),
+    [
+        ("vllm", "0.9.2", {}),  # states in the model's dtype, whatever the config says
+        ("vllm", "0.33", {"options": {"mamba_ssm_cache_dtype": "float16"}}),
+        ("vllm", "0.33", {"kv_dtype": "fp8"}),  # records of sparse attention with scales
+        ("sglang", "0.5.23", {"kv_dtype": "fp8"}),
+        ("llama.cpp", "b11434", {"options": {"cache_type_k": "q8_0"}}),
+        ("llama.cpp", "b11434", {"options": {"cache_type_v": "q4_0"}}),
+        ("lmdeploy", "0.18", {"options": {"quant_policy": "4"}}),
+        ("transformers", "5.24", {"options": {"cache": "quantised"}}),
+        ("tensorrt-llm", "1.3", {}),
+        ("tgi", "3.3", {}),
+        ("mlx", "0.32", {"options": {"kv_bits": "4"}}),
+    ],
+)
+def test_what_is_in_use_is_stored_as_the_engine_stores_it(engine, version, settings):
+    planned = 0
+    for name in catalogue():
+        try:
+            out = ask(name, 2**38, engine=engine, version=version, settings=settings)
+        except (ModelError, UsageError):
+            continue
+        planned += 1
+        for cost in out.costs:
+            assert cost.needed_bytes <= cost.held_bytes, (name, cost)
+    assert planned > 10
+
+
+@pytest.mark.parametrize(
+    ("engine", "version", "settings"),
+    [
+        ("vllm", "0.9.2", {"pp": 2}),  # every stage forms groups of its own
+        ("vllm", "0.33", {"pp": 2}),
+        ("sglang", "0.5.23", {"pp": 2}),
+        ("transformers", "5.24", {"options": {"cache": "continuous"}}),
+    ],
+)
+def test_every_model_of_the_catalogue_is_planned_or_refused(engine, version, settings):
+    deployment = Deployment(engine=engine, version=version, **settings)
+    planned = 0
+    for name in catalogue():
+        try:
+            load_planner(engine).make_plan(find_model(name), deployment, KvMemory.given(2**38))
+        except (ModelError, UsageError):
+            continue
+        planned += 1
+    assert planned > 10
+
+
+@pytest.mark.parametrize("engine", ["tensorrt-llm", "tgi", "lmdeploy", "transformers", "mlx"])
+def test_index_keys_beside_keys_and_values_are_refused_where_no_rule_for_them_is_known(engine):
+    """MiniMax-M3 keeps index keys beside grouped-query attention: leaving them out would store too little."""
+    with pytest.raises(ModelError, match="index keys"):
+        ask("minimax-m3", 40 * GIB, engine=engine, version=ENGINES[engine].latest)
+
+
+def test_states_in_use_have_the_dtype_of_the_release():
+    """48 states of 786,432 elements and 30,720 of convolution: 2 bytes each until vLLM 0.13, then 4 and 2."""
+    convolution, state = 48 * 3 * 10_240 * 2, 48 * 48 * 128 * 128
+    assert ask("qwen3.5-27b", 40 * GIB, version="0.9.2").fixed_bytes == convolution + 2 * state
+    assert ask("qwen3.5-27b", 40 * GIB, version="0.33").fixed_bytes == convolution + 4 * state
+
+
+def test_keys_and_values_of_two_types_are_both_in_use():
+    """8 heads of 128 in 32 layers: q8_0 keys take 34 bytes for 32 elements, f16 values 64."""
+    out = ask(memory=40 * GIB, engine="llama.cpp", version="b11434", settings={"options": {"cache_type_k": "q8_0"}})
+    assert out.growth_bytes == 32 * 8 * 128 // 32 * (34 + 64)
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,7 @@ Examples:
   kvledger size qwen3-32b --gpu H100-80GB --tp 2 --html size.html
   kvledger size --list models
 """
+_DEVICES = ["cuda", "rocm", "xpu", "cpu", "metal", "vulkan", "mps"]
 _POSITIVE = click.IntRange(1, 2**40)
 _RANKS = click.IntRange(1, 2**16)
 
@@ -45,7 +46,7 @@ _RANKS = click.IntRange(1, 2**16)
 @click.option("--gpu", help="Device, such as H100-80GB, to estimate the KV memory from.")
 @click.option("--gpu-memory-utilization", type=click.FloatRange(0, 1, min_open=True), help="With --gpu.")
 @click.option("--weights", help="Weights on one rank, such as 15GiB, with --gpu (default: from the parameters).")
-@click.option("--device", default="cuda", show_default=True, help="cuda, rocm, xpu or cpu.")
+@click.option("--device", type=click.Choice(_DEVICES), default="cuda", show_default=True, help="Kind of device.")
 @click.option("--tp", type=_RANKS, default=1, help="Tensor-parallel ranks.")
 @click.option("--pp", type=_RANKS, default=1, help="Pipeline stages.")
 @click.option("--dcp", type=_RANKS, default=1, help="Decode context parallelism.")

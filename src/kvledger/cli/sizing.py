@@ -8,6 +8,7 @@ from typing import Any
 
 from kvledger.cli.looking import look_at_plans
 from kvledger.cli.sizing_log import GivenLog, read_given_log
+from kvledger.cli.unused import find_given, unused_by_size
 from kvledger.engines.log_pools import check_pools
 from kvledger.engines.plan import Deployment, GpuBudget, KvMemory
 from kvledger.engines.registry import ENGINES, find_engine, load_planner
@@ -35,6 +36,8 @@ def ask_size(options: Mapping[str, Any]) -> SizeReport:
     Raises:
         Error: Something cannot be read, planned or combined.
     """
+    if (options["weights"] or options["gpu_memory_utilization"]) and not options["gpu"]:
+        raise UsageError("`--weights` and `--gpu-memory-utilization` need `--gpu`", hint="add `--gpu H100-80GB`")
     log = read_given_log(options)
     model = _model(options, log)
     asked = options["engine"] or (log.engine if log is not None else "vllm")
@@ -191,8 +194,6 @@ def _memory(name: str, model: ModelSpec, deployment: Deployment, options: Mappin
     if options["kv_memory"]:
         return KvMemory.given(*_given_sizes(model, options))
     if not options["gpu"]:
-        if options["weights"] or options["gpu_memory_utilization"]:
-            raise UsageError("`--weights` and `--gpu-memory-utilization` need `--gpu`", hint="add `--gpu H100-80GB`")
         return None
     gpu = find_gpu(options["gpu"])
     budget = GpuBudget(
@@ -248,4 +249,5 @@ def _notes(options: Mapping[str, Any], model: ModelSpec, given: GivenLog | None 
         notes.append("no memory was given, so the least that holds one request was taken; give `--kv-memory`")
     if options["gpu"] and not options["weights"]:
         notes.append("the weights were estimated from the parameters; give `--weights` for a closer estimate")
-    return tuple(notes)
+    fit = options["fit"] or (None if any(options[name] for name in ("kv_memory", "gpu", "log")) else Fit.MEMORY)
+    return (*notes, *unused_by_size(find_given(), fit=fit))

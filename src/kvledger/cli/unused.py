@@ -8,7 +8,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-__all__ = ["find_given", "name_unused", "unused_by_export", "unused_by_log", "unused_by_source"]
+__all__ = ["find_given", "name_unused", "unused_by_export", "unused_by_log", "unused_by_size", "unused_by_source"]
 
 _PROMETHEUS = "prometheus:"
 _WINDOW = ("since", "until", "selector")
@@ -66,6 +66,14 @@ def unused_by_log(given: Mapping[str, str], *, checked_by_size: bool) -> Iterato
     """Yield a sentence on the options that a log makes no use of, and on what checks it against a model."""
     better = "; `kvledger size MODEL --log FILE` checks its figures against the model" if checked_by_size else ""
     yield from name_unused(_OF_LOG, given, f"a log is read as it was printed{better}")
+
+
+def unused_by_size(given: Mapping[str, str], *, fit: str | None) -> Iterator[str]:
+    """Yield a sentence for each group of options of ``size`` that change nothing beside the others."""
+    if fit == "concurrency":
+        yield from name_unused(("concurrency",), given, "it is what is solved for")
+    elif fit != "memory" and "length" not in given:
+        yield from name_unused(("concurrency",), given, "it is the number of requests of --length, which is not given")
 
 
 def unused_by_export(options: Mapping[str, Any], given: Mapping[str, str]) -> Iterator[str]:

@@ -25,7 +25,7 @@ from kvledger.ledger import Accuracy
 from kvledger.units import counted
 
 if TYPE_CHECKING:
-    from kvledger.model import ModelSpec
+    from kvledger.model import ModelSpec, Storage
 
 __all__ = [
     "MOST_RANKS",
@@ -329,6 +329,8 @@ class Plan:
     """
 
     deployment: Deployment
+    storage: Storage
+    """How this engine, in this version and with these settings, stores keys, values and states."""
     pools: tuple[Pool, ...]
     claims: tuple[Claim, ...]
     ranks: tuple[RankPlan, ...]

@@ -13,7 +13,7 @@ from kvledger.engines.plan import Deployment, KvMemory, Plan, Planner
 from kvledger.engines.structure import Moment, StructuralLedger, draw_up
 from kvledger.errors import CapacityError, UsageError
 from kvledger.ledger import Accuracy
-from kvledger.model import ModelSpec
+from kvledger.model import ModelSpec, Storage
 from kvledger.units import counted
 
 __all__ = ["Fit", "FitResult", "RequestCost", "SizeOutcome", "SizeQuestion", "answer_size"]
@@ -140,7 +140,7 @@ def answer_size(planner: Planner, question: SizeQuestion) -> SizeOutcome:
         )
     if question.fit is Fit.CONCURRENCY:
         fitted = _fit_concurrency(planner, question, memory, plan, largest)
-    storage = question.model.storage(question.deployment.kv_dtype)
+    storage = _whole(plan)
     return SizeOutcome(
         question=question,
         memory=memory,
@@ -181,14 +181,18 @@ def _lengths(question: SizeQuestion, plan: Plan) -> list[int]:
 
 
 def _cost(question: SizeQuestion, plan: Plan, length: int) -> RequestCost:
-    storage = question.model.storage(question.deployment.kv_dtype)
     return RequestCost(
         length_tokens=length,
         units=sum(plan.count_units(length).values()),
         held_bytes=plan.count_request_bytes(length),
-        needed_bytes=question.model.sequence_bytes(_count_stored(plan, length), storage),
+        needed_bytes=question.model.sequence_bytes(_count_stored(plan, length), _whole(plan)),
         requests=replace(plan, request_limit=None).count_requests(length),
     )
+
+
+def _whole(plan: Plan) -> Storage:
+    """Return how the engine stores the whole model: not the model's own dtypes, which engines and settings replace."""
+    return replace(plan.storage, tp=1)
 
 
 def _count_stored(plan: Plan, length: int) -> int:

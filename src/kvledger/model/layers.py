@@ -100,7 +100,7 @@ class AttentionCache:
 
         ``kv_heads_per_rank * (key_side + value_side) + index``; for plain dtypes a side is ``head_size * dtype_bytes``.
         """
-        sides = storage.kv.side_bytes(self.key_size) + storage.kv.side_bytes(self.value_size)
+        sides = storage.kv.side_bytes(self.key_size) + storage.value_format.side_bytes(self.value_size)
         index = self.indexer.token_bytes(storage) if self.indexer else 0
         return heads_per_rank(self.kv_heads, storage.tp) * sides + index
 
@@ -225,7 +225,7 @@ class CrossAttentionCache:
 
     def token_bytes(self, storage: Storage) -> int:
         """Return the bytes of one encoder token on one rank."""
-        sides = storage.kv.side_bytes(self.key_size) + storage.kv.side_bytes(self.value_size)
+        sides = storage.kv.side_bytes(self.key_size) + storage.value_format.side_bytes(self.value_size)
         return heads_per_rank(self.kv_heads, storage.tp) * sides
 
     def growth(self, storage: Storage) -> Fraction:  # noqa: ARG002

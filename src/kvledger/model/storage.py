@@ -37,6 +37,8 @@ class Storage:
 
     kv: KvFormat
     """Keys, values and latent vectors."""
+    values: KvFormat | None = None
+    """Values, where they are not stored as keys are (llama.cpp's ``--cache-type-v``)."""
     index: KvFormat | None = None
     """Keys of sparse-attention indexers, instead of the model's own (:class:`~kvledger.model.layers.Indexer`)."""
     conv: Dtype | None = None
@@ -46,3 +48,8 @@ class Storage:
     tp: int = 1
     """Tensor-parallel ranks; bytes are those of one rank."""
     windows: Windows = Windows.CAPPED
+
+    @property
+    def value_format(self) -> KvFormat:
+        """The format of values: that of keys unless another was chosen."""
+        return self.values or self.kv

@@ -123,3 +123,18 @@ def test_several_modules_of_a_draft_keep_windows_longer():
         for v in ("0.27", "0.28")
     ]
     assert reach[1].reach_tokens - reach[0].reach_tokens == 2
+
+
+def test_stages_that_group_their_layers_differently_are_refused():
+    """Gemma-3-4B in two stages of 17 layers: 2 full and 15 windowed are 9 groups of two, 3 and 14 are 6 of three."""
+    with pytest.raises(ModelError, match=r"different groups \(9 and 6 of them\)"):
+        plan("gemma-3-4b", version="0.9.2", pp=2)
+    assert plan("gemma-3-4b", version="0.33", pp=2).failure is None
+
+
+def test_groups_of_later_stages_are_told_apart_by_kind_not_by_place():
+    """Two stages that begin with another kind: the first with the full layer, the second with a windowed one."""
+    full, window = "1x(kv=2,head=64)", "1x(kv=2,head=64,window=128)"
+    out = plan(f"{full}+{window}+{window}+{full}", version="0.9.2", pp=2)
+    assert [claim.kind for claim in out.claims] == [ClaimKind.FULL, ClaimKind.WINDOW]
+    assert [content.claim for content in out.ranks[1].contents] == ["full #1", "window 128 #1"]

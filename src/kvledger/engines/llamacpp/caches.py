@@ -13,6 +13,7 @@ from kvledger.engines.plan import Claim, ClaimKind, Deployment, Pool
 from kvledger.errors import ModelError, UsageError
 from kvledger.model import (
     AttentionCache,
+    Dtype,
     KvFormat,
     LatentCache,
     Layer,
@@ -37,8 +38,11 @@ class CacheTypes:
 
     @property
     def storage(self) -> Storage:
-        """The storage, for the shared records (one rank; sizes come from the functions of this module)."""
-        return Storage(kv=self.key)
+        """The storage, for the shared records (one rank; sizes come from the functions of this module).
+
+        Index keys have the type of keys; states are f32 (:func:`find_state_bytes`).
+        """
+        return Storage(kv=self.key, values=self.value, index=self.key, conv=Dtype.FLOAT32, state=Dtype.FLOAT32)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

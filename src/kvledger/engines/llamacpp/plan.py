@@ -46,6 +46,7 @@ def make_plan(model: ModelSpec, deployment: Deployment, memory: KvMemory) -> Pla
     stages = [range(2**31)]
     return Plan(
         deployment=_resolve(deployment, context, types),
+        storage=types.storage,
         pools=tuple(part.pool for part in parts),
         claims=tuple(part.claim for part in parts),
         ranks=build_ranks(parts, stages=stages, deployment=deployment, memory=memory, storage=types.storage),

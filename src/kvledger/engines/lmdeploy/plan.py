@@ -78,6 +78,7 @@ def make_plan(model: ModelSpec, deployment: Deployment, memory: KvMemory) -> Pla
             deployment, kv_dtype=storage.kv.name, block_tokens=block, max_model_len=longest,
             options=dict(deployment.options) | {"cache_max_entry_count": str(count)},
         ),
+        storage=storage,
         pools=tuple(part.pool for part in parts),
         claims=tuple(part.claim for part in parts),
         ranks=build_ranks(parts, stages=[range(2**31)], deployment=deployment, memory=memory, storage=storage),
@@ -100,7 +101,7 @@ def _check_layers(model: ModelSpec, engine: Engine) -> tuple[LayerGroup, ...]:
         raise ModelError(
             "recurrent states are planned for LMDeploy's PyTorch engine only", hint="use `--set backend=pytorch`"
         )
-    if any(isinstance(layer.cache, LatentCache) and layer.cache.indexer for layer in model.layers):
+    if any(isinstance(layer.cache, AttentionCache | LatentCache) and layer.cache.indexer for layer in model.layers):
         raise ModelError("how LMDeploy stores index keys is not known", hint="plan this model for SGLang or vLLM")
     if not kinds - {ClaimKind.STATE}:
         raise ModelError("this model has no attention layers: LMDeploy would have no blocks")

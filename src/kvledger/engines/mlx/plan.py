@@ -75,7 +75,7 @@ def _check_layers(model: ModelSpec) -> tuple[LayerGroup, ...]:
     groups = group_layers(model.layers)
     if any(group.kind in (ClaimKind.CROSS, ClaimKind.CHUNK) for group in groups):
         raise ModelError("how MLX-LM caches cross attention or chunked attention is not planned")
-    if any(isinstance(layer.cache, LatentCache) and layer.cache.indexer for layer in model.layers):
+    if any(isinstance(layer.cache, AttentionCache | LatentCache) and layer.cache.indexer for layer in model.layers):
         raise ModelError("how MLX-LM caches index keys is not planned")
     if not groups:
         raise ModelError("no layer of this model keeps a cache", hint="check the model's config")
@@ -111,6 +111,7 @@ def make_plan(model: ModelSpec, deployment: Deployment, memory: KvMemory) -> Pla
     parts = [*fixed, *(_growing_part(group, memory.smallest_bytes - taken, storage) for group in growing)]
     plan = Plan(
         deployment=replace(deployment, kv_dtype=storage.kv.name, max_model_len=longest, max_num_seqs=rows),
+        storage=storage,
         pools=tuple(part.pool for part in parts),
         claims=tuple(part.claim for part in parts),
         ranks=build_ranks(parts, stages=[range(2**31)], deployment=deployment, memory=memory, storage=storage),

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kvledger.engines.layout import key_bytes, value_bytes
 from kvledger.engines.sglang.rules import Rules
-from kvledger.model import AttentionCache, Indexer, LatentCache, Layer, StateCache, Storage, TensorRole
+from kvledger.model import (
+    AttentionCache,
+    Indexer,
+    LatentCache,
+    Layer,
+    ModelSpec,
+    StateCache,
+    Storage,
+    TensorRole,
+    find_kv_format,
+)
+from kvledger.model.formats import FP8_INDEX
 
 __all__ = ["Cells"]
 
@@ -27,6 +38,12 @@ class Cells:
     rules: Rules
     raw_record: bool = False
     """The attention backend (TensorRT-LLM's) keeps an fp8 latent of sparse attention without scales."""
+
+    def find_storage(self, model: ModelSpec, storage: Storage) -> Storage:
+        """Return the storage of these rules: index keys in fp8, fp8 records of sparse attention with scales."""
+        latents = [layer.cache for layer in model.layers if isinstance(layer.cache, LatentCache)]
+        scaled = any(self._has_scales(cache, storage) for cache in latents)
+        return replace(storage, kv=find_kv_format("fp8_ds_mla") if scaled else storage.kv, index=FP8_INDEX)
 
     def find_sides(self, layer: Layer, storage: Storage) -> tuple[int, int]:
         """Return the bytes of keys and of values; a latent record and its index keys count as keys."""
@@ -64,10 +81,13 @@ class Cells:
         return self._index(cache.indexer) if isinstance(cache, LatentCache | AttentionCache) else 0
 
     def _record(self, cache: LatentCache, storage: Storage) -> int:
-        if cache.indexer is None or storage.kv.name != "fp8" or self.raw_record:
+        if not self._has_scales(cache, storage):
             return storage.kv.latent_bytes(cache.latent_size, cache.rope_size)
         # sparse attention in fp8: elements, a scale for each 128, and the rope part in bf16
         return cache.latent_size + cache.latent_size // _INDEX_BLOCK * 4 + cache.rope_size * 2
+
+    def _has_scales(self, cache: LatentCache, storage: Storage) -> bool:
+        return cache.indexer is not None and storage.kv.name == "fp8" and not self.raw_record
 
     def _index(self, indexer: Indexer | None) -> int:
         return _index_bytes(indexer, owners_only=self.rules.index_owners_only) if indexer else 0

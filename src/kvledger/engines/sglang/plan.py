@@ -63,6 +63,7 @@ def make_plan(model: ModelSpec, deployment: Deployment, memory: KvMemory) -> Pla
     notes = _notes(model, rules, layers, sizing, page_note)
     return Plan(
         deployment=_resolve(deployment, sizing, requests, settings),
+        storage=sizing.cells.find_storage(model, sizing.storage),
         pools=tuple(part.pool for part in parts),
         claims=tuple(part.claim for part in parts),
         ranks=ranks,

@@ -39,7 +39,7 @@ from kvledger.engines.settings import reject
 from kvledger.engines.tensorrt_llm.settings import Rules, Settings, find_rules, read_runtime_settings
 from kvledger.errors import ModelError, UsageError
 from kvledger.ledger import Accuracy
-from kvledger.model import LatentCache, Layer, ModelSpec, Storage
+from kvledger.model import AttentionCache, LatentCache, Layer, ModelSpec, Storage
 from kvledger.units import GIB, MIB, counted
 
 __all__ = ["make_plan", "model_memory"]
@@ -143,6 +143,7 @@ def make_plan(model: ModelSpec, deployment: Deployment, memory: KvMemory) -> Pla
     parts = _make_parts(windows, block, settings)
     return Plan(
         deployment=_resolve(deployment, storage, block, min(longest, largest), settings),
+        storage=storage,
         pools=tuple(part.pool for part in parts),
         claims=tuple(part.claim for part in parts),
         ranks=ranks,
@@ -167,7 +168,7 @@ def _check_layers(model: ModelSpec) -> tuple[LayerGroup, ...]:
             "planned",
             hint="plan this model for vLLM",
         )
-    if any(isinstance(layer.cache, LatentCache) and layer.cache.indexer for layer in model.layers):
+    if any(isinstance(layer.cache, AttentionCache | LatentCache) and layer.cache.indexer for layer in model.layers):
         raise ModelError("how TensorRT-LLM stores index keys is not known", hint="plan this model for SGLang or vLLM")
     if not groups:
         raise ModelError("no layer of this model keeps a cache", hint="check the model's config")

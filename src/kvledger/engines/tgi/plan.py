@@ -80,6 +80,8 @@ def _check_layers(model: ModelSpec) -> tuple[Layer, ...]:
             "how TGI stores latent, recurrent or cross-attention layers is not known",
             hint="plan this model for vLLM or SGLang",
         )
+    if any(isinstance(layer.cache, AttentionCache) and layer.cache.indexer for layer in layers):
+        raise ModelError("how TGI stores index keys is not known", hint="plan this model for SGLang or vLLM")
     sides = {
         (layer.cache.kv_heads, layer.cache.key_size, layer.cache.value_size)
         for layer in layers
@@ -131,6 +133,7 @@ def make_plan(model: ModelSpec, deployment: Deployment, memory: KvMemory) -> Pla
             max_model_len=longest,
             prefix_caching=prefix if deployment.prefix_caching is None else deployment.prefix_caching,
         ),
+        storage=storage,
         pools=(part.pool,),
         claims=(claim,),
         ranks=build_ranks((part,), stages=[range(2**31)], deployment=deployment, memory=memory, storage=storage),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from math import ceil
+from typing import TypeGuard
 
 from kvledger.engines.layout import LayerGroup, SharedLayers, group_layers
 from kvledger.engines.plan import (
@@ -28,7 +29,7 @@ from kvledger.engines.transformers.paged import (
 from kvledger.engines.transformers.settings import Settings
 from kvledger.errors import ModelError, UsageError
 from kvledger.ledger import Accuracy
-from kvledger.model import AttentionCache, ModelSpec, Storage, heads_per_rank
+from kvledger.model import AttentionCache, Cache, ModelSpec, Storage, heads_per_rank
 from kvledger.units import MIB, counted
 
 __all__ = ["find_geometry", "plan_continuous"]
@@ -38,17 +39,14 @@ _DEFAULT_PAGE_TOKENS = 256
 
 
 def _shape(groups: Sequence[LayerGroup], tp: int) -> AttentionCache:
-    caches = {layer.cache for group in groups for layer in group.layers}
-    shapes = {
-        (c.kv_heads, c.key_size, c.value_size) if isinstance(c, AttentionCache) and c.chunk_tokens is None else None
-        for c in caches
-    }
+    caches = [layer.cache for group in groups for layer in group.layers]
+    shapes = {(c.kv_heads, c.key_size, c.value_size) if _is_paged(c) else None for c in caches}
     if None in shapes or not shapes:
         raise ModelError(
             "continuous batching of Transformers 5.24 serves full and sliding-window attention only",
             hint="use `--set cache=dynamic`",
         )
-    first = next(c for c in caches if isinstance(c, AttentionCache))
+    first = next(c for c in caches if _is_paged(c))
     if len(shapes) > 1 or first.key_size != first.value_size:
         raise ModelError(
             "continuous batching of Transformers 5.24 has one head size and one number of heads for all layers",
@@ -57,6 +55,10 @@ def _shape(groups: Sequence[LayerGroup], tp: int) -> AttentionCache:
     if tp > 1 and first.kv_heads % tp:
         raise UsageError(f"{counted(first.kv_heads, 'key-value head')} cannot be divided among {counted(tp, 'rank')}")
     return first
+
+
+def _is_paged(cache: Cache) -> TypeGuard[AttentionCache]:
+    return isinstance(cache, AttentionCache) and cache.chunk_tokens is None and cache.indexer is None
 
 
 def find_geometry(model: ModelSpec, *, page_tokens: int, storage: Storage) -> SectorGeometry:
@@ -140,6 +142,7 @@ def plan_continuous(
             max_model_len=longest,
             max_num_batched_tokens=batch,
         ),
+        storage=storage,
         pools=(pool,),
         claims=claims,
         ranks=(

@@ -97,6 +97,8 @@ def _plan_rows(
     if longest is None:
         raise ModelError("the length of the cache is not known", hint="give `max_model_len`")
     groups = group_layers(model.layers)
+    if any(isinstance(layer.cache, AttentionCache | LatentCache) and layer.cache.indexer for layer in model.layers):
+        raise ModelError("how Transformers keeps index keys is not known", hint="plan this model for SGLang or vLLM")
     if not groups:
         raise ModelError("no layer of this model keeps a cache", hint="check the model's config")
     if settings.cache in ("quantised", "fp8") and any(group.kind is not ClaimKind.FULL for group in groups):
@@ -116,6 +118,7 @@ def _plan_rows(
     needed = taken + sum(rows * longest * _layer_bytes(layer, storage) for group in growing for layer in group.layers)
     plan = Plan(
         deployment=replace(deployment, kv_dtype=storage.kv.name, max_model_len=longest, max_num_seqs=rows),
+        storage=storage,
         pools=tuple(part.pool for part in parts),
         claims=tuple(part.claim for part in parts),
         ranks=build_ranks(parts, stages=[range(2**31)], deployment=deployment, memory=memory, storage=storage),

@@ -67,6 +67,7 @@ class BuiltLayers:
     """The layers by pipeline stage, and how the block came about."""
 
     stages: tuple[Stage, ...]
+    storage: Storage
     block_tokens: int
     alignment: Alignment | None
 
@@ -88,7 +89,10 @@ def build_layers(model: ModelSpec, settings: Settings) -> BuiltLayers:
     for layer in layers:
         stages[owners(layer)].extend(builder.build(layer))
     return BuiltLayers(
-        stages=tuple(Stage(specs=tuple(specs)) for specs in stages), block_tokens=block, alignment=alignment
+        stages=tuple(Stage(specs=tuple(specs)) for specs in stages),
+        storage=storage,
+        block_tokens=block,
+        alignment=alignment,
     )
 
 

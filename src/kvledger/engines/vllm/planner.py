@@ -67,6 +67,7 @@ def make_plan(model: ModelSpec, deployment: Deployment, memory: KvMemory) -> Pla
         )
     return Plan(
         deployment=_resolved(settings, layers, sizing),
+        storage=layers.storage,
         pools=(Pool(name=POOL, units=sizing.blocks, unit_name="block", null_units=1),),
         claims=sizing.claims,
         ranks=_ranks(sizing, workers, settings),

@@ -14,7 +14,7 @@ from kvledger.engines.plan import Claim
 from kvledger.engines.vllm.demand import Demand, layer_claim, make_claims
 from kvledger.engines.vllm.grouping import Group, Groups, form_groups
 from kvledger.engines.vllm.rules import Check, Grouping, Rules
-from kvledger.engines.vllm.specs import LayerSpec, merge_specs
+from kvledger.engines.vllm.specs import LayerSpec, SpecKind, merge_specs
 from kvledger.errors import ModelError
 
 __all__ = ["Limits", "Shortage", "Sizing", "Stage", "Worker", "size_pool"]
@@ -133,13 +133,42 @@ def _group_stages(
 ) -> tuple[Groups, tuple[tuple[Group, ...], ...]]:
     if rules.grouping is not Grouping.STRIDED:
         formed = [form_groups(stage.specs, rules, hybrid=hybrid) for stage in stages]
-        return formed[0], tuple(groups.groups for groups in formed)
+        return formed[0], _match_groups([groups.groups for groups in formed])
     owner = [index for index, stage in enumerate(stages) for _ in stage.specs]
     groups = form_groups([spec for stage in stages for spec in stage.specs], rules, hybrid=hybrid)
     return groups, tuple(
         tuple(_cut(group, [owner[layer] == stage for layer in group.layers]) for group in groups.groups)
         for stage in range(len(stages))
     )
+
+
+def _match_groups(stages: Sequence[tuple[Group, ...]]) -> tuple[tuple[Group, ...], ...]:
+    """Bring the groups of every stage into the order of the first (``unify_kv_cache_configs``, which asserts it can).
+
+    Raises:
+        ModelError: Stages come to different groups.
+    """
+    matched = []
+    for groups in stages:
+        left = list(groups)
+        for wanted in stages[0]:
+            same = next((group for group in left if _kind(group) == _kind(wanted)), None)
+            if same is None or len(groups) != len(stages[0]):
+                counts = " and ".join(str(len(other)) for other in (stages[0], groups))
+                raise ModelError(
+                    f"this release of vLLM groups the layers of every pipeline stage by themselves, and the stages of "
+                    f"this model come to different groups ({counts} of them), for which one block table cannot do",
+                    hint="choose a `--pp` or `--set layer_partition` that gives every stage the same mix of layers, "
+                    "or a later version",
+                )
+            left.remove(same)
+            matched.append(same)
+    size = len(stages[0])
+    return tuple(tuple(matched[start : start + size]) for start in range(0, len(matched), size))
+
+
+def _kind(group: Group) -> tuple[SpecKind, int | None, int | None]:
+    return group.spec.kind, group.spec.window_tokens, group.spec.chunk_tokens
 
 
 def _cut(group: Group, mine: Sequence[bool]) -> Group:

@@ -63,6 +63,7 @@ def plan_v0(model: ModelSpec, settings: Settings, memory: KvMemory) -> Plan:
         )
     return Plan(
         deployment=deployment,
+        storage=layers.storage,
         pools=(Pool(name=POOL, units=blocks, unit_name="block"),),
         claims=(Claim(name="full #1", pool=POOL, kind=ClaimKind.FULL, layers=len(model.layers), unit_tokens=block),),
         ranks=tuple(_rank(i, size, memory, settings) for i, size in enumerate(stages)),
