@@ -174,3 +174,35 @@ def test_a_llamacpp_log_of_bytes_alone_is_planned_for_the_cells_that_they_hold()
 def test_a_log_without_tokens_or_bytes_of_a_pool_is_refused():
     with pytest.raises(SourceError, match="prints no pool with its tokens"):
         check("gpt-oss-120b", "llama_kv_cache: size = 9216.00 MiB (KV cache)\n")
+
+
+OLLAMA = (
+    'time=2025-11-30T08:00:05.000Z level=INFO source=runner.go:1172 msg=load request="{Operation:commit LoraPath:[] '
+    "Parallel:2 BatchSize:512 FlashAttention:true KvSize:16384 KvCacheType:q8_0 NumThreads:8 GPULayers:33"
+    '[ID:GPU-1 Layers:33(0..32)] MultiUserCache:false ProjectorPath: MainGPU:0 UseMmap:false}"\n'
+    'time=2025-11-30T08:00:06.000Z level=INFO source=device.go:251 msg="kv cache" device=CUDA0 size="{0}"\n'
+)
+
+
+def test_a_runner_of_ollamas_own_engine_tells_its_context_without_cells():
+    """16,384 tokens in two slots, 69,632 bytes each as q8_0: 1.06 GiB, printed with one decimal."""
+    deployment, found, memory = check("llama-3.1-8b", OLLAMA.replace("{0}", "1.1 GiB"))
+    assert found.follows
+    assert memory.smallest_bytes == 16_384 * 69_632
+    assert dict(deployment.options) == {"num_ctx": "8192", "num_parallel": "2", "kv_cache_type": "q8_0"}
+    assert not check("llama-3.1-8b", OLLAMA.replace("{0}", "2.1 GiB"))[1].follows
+
+
+def tensorrt(window):
+    return (
+        f"[TensorRT-LLM][INFO] Max KV cache blocks per sequence: {window // 32} [window size={window}], tokens per "
+        "block=32, primary blocks=13500, secondary blocks=0\n"
+        "[TensorRT-LLM][INFO] [MemUsageChange] Allocated 52.73 GiB for max tokens in paged KV cache (432000).\n"
+    )
+
+
+def test_the_window_of_a_pool_is_the_longest_request_where_a_layer_reads_every_token():
+    """Mistral-7B v0.1 has a window of 4,096 in every layer: there the pool's window tells of no request."""
+    assert check("llama-3.1-8b", tensorrt(32_768))[0].max_model_len == 32_768
+    assert check("llama-3.1-8b", tensorrt(32_768), max_model_len=8192)[0].max_model_len == 8192
+    assert check("mistral-7b-v0.1", tensorrt(4096))[0].max_model_len is None

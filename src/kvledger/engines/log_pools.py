@@ -14,6 +14,7 @@ from kvledger.engines.facts import Engine, PoolFacts, StartupFacts
 from kvledger.engines.plan import Deployment, KvMemory, Plan
 from kvledger.engines.quantity import Quantity
 from kvledger.engines.registry import load_planner
+from kvledger.engines.tensorrt_llm.log import WINDOW
 from kvledger.engines.vllm.logcheck import LogCheck
 from kvledger.errors import Error, SourceError
 from kvledger.ledger import Accuracy
@@ -83,7 +84,7 @@ def check_pools(model: ModelSpec, asked: Deployment, facts: StartupFacts) -> tup
     Raises:
         SourceError: The log prints no pool whose units are known.
     """
-    deployment = _deployment(asked, facts)
+    deployment = _deployment(model, asked, facts)
     pools = _pools(model, _with_cells(deployment, ()), facts)
     deployment = _with_cells(deployment, pools)
     if not pools:
@@ -205,7 +206,7 @@ def _whole(quantity: Quantity | None) -> int | None:
     return None if quantity is None or not quantity.is_exact else round(quantity.value)
 
 
-def _deployment(asked: Deployment, facts: StartupFacts) -> Deployment:
+def _deployment(model: ModelSpec, asked: Deployment, facts: StartupFacts) -> Deployment:
     """Return the deployment with what the log says filled in where nothing was asked for."""
     options = dict(asked.options)
     for name, value in _engine_options(facts):
@@ -221,7 +222,7 @@ def _deployment(asked: Deployment, facts: StartupFacts) -> Deployment:
         options.pop("cache_type_v", None)
     length = asked.max_model_len
     if length is None and asked.engine in ("sglang", "tensorrt-llm", "lmdeploy", "tgi"):
-        length = _whole(facts.max_model_len)
+        length = _whole(facts.max_model_len) or _longest_window(model, facts)
     return replace(
         asked,
         tp=asked.tp if asked.tp > 1 else (_whole(facts.tp) or 1),
@@ -231,6 +232,13 @@ def _deployment(asked: Deployment, facts: StartupFacts) -> Deployment:
         kv_dtype=dtype,
         options=options,
     )
+
+
+def _longest_window(model: ModelSpec, facts: StartupFacts) -> int | None:
+    """Return TensorRT-LLM's longest window: the longest request, where a layer of the model reads every token."""
+    reads_all = any(getattr(layer.cache, "cap_tokens", None) is None for layer in model.caching_layers())
+    told = facts.options.get(WINDOW, "") if facts.engine is Engine.TENSORRT_LLM and reads_all else ""
+    return int(told) if told else None
 
 
 def _block(facts: StartupFacts) -> int | None:
@@ -258,6 +266,8 @@ def _engine_options(facts: StartupFacts) -> Iterator[tuple[str, str]]:
             yield from _llamacpp_options(facts, kv)
         elif facts.engine is Engine.LLAMACPP:
             yield from _contexts(facts)
+        else:
+            yield from _ollama_settings(facts)
         if state is not None and _whole(state.kept_states) and facts.engine is Engine.LLAMACPP:
             yield "rs_seq", str(_whole(state.kept_states))
 
@@ -269,6 +279,16 @@ def _contexts(facts: StartupFacts) -> Iterator[tuple[str, str]]:
         yield "parallel", facts.options.get("n_seq_max", "1")
         if facts.options.get("kv_unified"):
             yield "kv_unified", facts.options["kv_unified"]
+
+
+def _ollama_settings(facts: StartupFacts) -> Iterator[tuple[str, str]]:
+    """Yield what Ollama says of a runner whose own engine counts no cells: tokens of a slot, slots, type."""
+    length, slots = _whole(facts.max_model_len), _whole(facts.max_running)
+    if length and slots:
+        yield "num_ctx", str(length)
+        yield "num_parallel", str(slots)
+    if facts.kv_dtype:
+        yield "kv_cache_type", facts.kv_dtype.value
 
 
 def _llamacpp_options(facts: StartupFacts, kv: PoolFacts) -> Iterator[tuple[str, str]]:

@@ -16,13 +16,15 @@ from kvledger.engines.torch_lines import OUT_OF_MEMORY
 from kvledger.ledger import Accuracy
 from kvledger.units import GIB
 
-__all__ = ["read_log"]
+__all__ = ["WINDOW", "read_log"]
 
 _BEGINS = re.compile(
     r"\s{0,8}(?:\[MemUsageChange\]|Allocated? \d|Using \d{1,15} tokens in paged|Number of (?:blocks|tokens)"
     r"|Max KV cache|Memory usage when calc|Peak memory during|Estimated max tokens|Attention window size|TRTGptModel"
     r"|TensorRT-managed)"
 )
+WINDOW = "max_attention_window"
+"""The option that keeps the longest window of a pool: the longest request, unless every layer has a window."""
 _GIB = r"[\d.]{1,12}"
 _ALLOCATED = re.compile(
     rf"Allocated (?P<size>{_GIB}) GiB for max tokens(?: in paged KV cache)? \((?P<tokens>\d{{1,15}})\)"
@@ -92,6 +94,9 @@ def _sequence(builder: LogBuilder, hit: Hit) -> None:
     if size is not None and blocks is not None:
         tokens = exact(size * blocks, line=hit.line, accuracy=Accuracy.DERIVED)
     builder.set(hit, block_tokens=hit.whole("size"))
+    window = hit.integer("window") or 0
+    if window > int(builder.find_option(WINDOW) or 0):
+        builder.option(hit, WINDOW, str(window))
     builder.pool(
         hit,
         _name(builder, hit),
