@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from kvledger.engines.plan import Deployment, KvMemory
 from kvledger.engines.registry import ENGINES, find_engine, load_planner
 from kvledger.engines.size import Fit, SizeQuestion, answer_size
-from kvledger.errors import ModelError, UsageError
+from kvledger.errors import CapacityError, ModelError, UsageError
 from kvledger.ledger import Accuracy
 from kvledger.model.by_hand import read_layers
 from kvledger.model.catalogue import catalogue, find_model
@@ -220,6 +220,16 @@ def test_keys_and_values_of_two_types_are_both_in_use():
     """8 heads of 128 in 32 layers: q8_0 keys take 34 bytes for 32 elements, f16 values 64."""
     out = ask(memory=40 * GIB, engine="llama.cpp", version="b11434", settings={"options": {"cache_type_k": "q8_0"}})
     assert out.growth_bytes == 32 * 8 * 128 // 32 * (34 + 64)
+
+
+def test_more_than_the_most_that_is_looked_at_is_no_fault_of_a_setting():
+    """16 GiB each: 2**50 bytes hold 65,535 of them, the null block aside."""
+    with pytest.raises(CapacityError, match=r"100,000 requests of 131,072 tokens do not fit into 1024\.00 TiB a rank"):
+        ask(fit=Fit.MEMORY, concurrency=100_000, length_tokens=131_072)
+    with pytest.raises(CapacityError, match="a setting of the engine limits them"):
+        ask(
+            fit=Fit.MEMORY, concurrency=9, engine="llama.cpp", version="b11434", settings={"options": {"parallel": "4"}}
+        )
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from kvledger.engines.structure import Moment, StructuralLedger, draw_up
 from kvledger.errors import CapacityError, UsageError
 from kvledger.ledger import Accuracy
 from kvledger.model import ModelSpec, Storage
-from kvledger.units import counted
+from kvledger.units import agree, counted, format_bytes
 
 __all__ = ["Fit", "FitResult", "RequestCost", "SizeOutcome", "SizeQuestion", "answer_size"]
 
@@ -272,12 +272,7 @@ def _fit_memory(planner: Planner, question: SizeQuestion) -> tuple[KvMemory, Fit
     """Find the least bytes a rank with which the engine starts and holds the load."""
     least = _least_bytes(planner, question, question.deployment)
     if least is None:
-        raise CapacityError(
-            f"{counted(question.concurrency or 1, 'request')} of "
-            f"{question.length_tokens or question.deployment.max_model_len} "
-            "tokens do not fit into any memory: a setting of the engine limits them",
-            hint="raise the setting that limits requests or their length",
-        )
+        raise _too_many(planner, question)
     shorter = None
     if question.length_tokens is not None:
         shorter = _least_bytes(planner, question, _with_length(question.deployment, question.length_tokens))
@@ -289,6 +284,29 @@ def _fit_memory(planner: Planner, question: SizeQuestion) -> tuple[KvMemory, Fit
         formula="the least bytes a rank with which the engine starts and holds the load",
         shorter_bytes=shorter if shorter is not None and shorter < least else None,
     )
+
+
+def _too_many(planner: Planner, question: SizeQuestion) -> CapacityError:
+    """Say why no memory is enough: a setting of the engine, or the most that is looked at."""
+    plan = planner.make_plan(question.model, question.deployment, KvMemory.given(_MOST_BYTES))
+    length = question.length_tokens or plan.deployment.max_model_len or 1
+    requests = question.concurrency or 1
+    load = f"{counted(requests, 'request')} of {counted(length, 'token')} {agree(requests, 'does', 'do')} not fit into"
+    most = _count_by_memory(plan, length)
+    twice = planner.make_plan(question.model, question.deployment, KvMemory.given(2 * _MOST_BYTES))
+    if _count_by_memory(twice, length) > most:
+        return CapacityError(
+            f"{load} {format_bytes(_MOST_BYTES)} a rank, the most that is looked at, which holds {most:,}",
+            hint="ask for fewer or shorter requests, or divide them among replicas",
+        )
+    return CapacityError(
+        f"{load} any memory: a setting of the engine limits them",
+        hint="raise the setting that limits requests or their length",
+    )
+
+
+def _count_by_memory(plan: Plan, length: int) -> int:
+    return replace(plan, request_limit=None).count_requests(length)
 
 
 def _least_bytes(planner: Planner, question: SizeQuestion, deployment: Deployment) -> int | None:

@@ -102,7 +102,7 @@ def _load(load: LogLoad) -> RenderableType:
     if load.used_ratio is not None:
         table.add_row("used", _range(load.used_ratio), "derived: held less at most a tail for each running request")
     if load.reserved_ratio is not None:
-        table.add_row("reserved", percent(load.reserved_ratio), "derived: the longest length for each of them")
+        table.add_row("if reserved", percent(load.reserved_ratio), "derived: the longest length for each of them")
     table.add_row("held on average", percent(load.mean_held_ratio), "measured")
     table.add_row("preemptions", "not told" if load.preemptions is None else f"{load.preemptions:,}", "")
     return table
