@@ -12,9 +12,13 @@ from kvledger.runtime import Engine, Generation, Linear, Options
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
+from torch.nn.utils import prune
+from torch.nn.utils.parametrize import register_parametrization
+
 from kvledger.runtime import linear as linear_module
 from kvledger.runtime.linear import OneDnn, choose_products
 from kvledger.runtime.packed import Packed
+from kvledger.runtime.team import Team
 from kvledger.runtime.ways import choose_ways
 
 from .small_models import draw_prompts, find_difference, generate_plainly, small_model, torch
@@ -200,3 +204,103 @@ def test_a_pair_of_gates_that_changes_is_packed_anew():
         model[1].weight.mul_(2.0)
         assert packed.refresh() == 1
         assert torch.allclose(packed.gate(*model, "silu")(x), before * 2, rtol=1e-5)
+
+
+class Doubled(torch.nn.Module):
+    def forward(self, weight):
+        return weight * 2
+
+
+def _replace_a_product(model):
+    old = model.model.layers[0].self_attn.q_proj
+    model.model.layers[0].self_attn.q_proj = torch.nn.Linear(old.in_features, old.out_features, bias=False)
+
+
+def _replace_the_class(model):
+    layer = model.model.layers[0].mlp
+    kind = type(layer)
+    layer.__class__ = type("Shifted", (kind,), {"forward": lambda self, x: kind.forward(self, x) + 1})
+
+
+@needs_onednn
+@pytest.mark.parametrize("linear", list(Linear))
+@pytest.mark.parametrize(
+    "change",
+    [
+        _replace_a_product,
+        _replace_the_class,
+        lambda model: setattr(model.model.layers[0].mlp, "act_fn", torch.nn.ReLU()),
+        lambda model: prune.l1_unstructured(model.model.layers[0].mlp.up_proj, "weight", 0.5),
+        lambda model: register_parametrization(model.model.layers[0].self_attn.k_proj, "weight", Doubled()),
+    ],
+    ids=["another layer", "another class", "another activation", "pruned", "parametrised"],
+)
+def test_a_model_that_is_rebuilt_after_the_engine_was_made_is_followed(linear, change):
+    model, tokens = copy.deepcopy(small_model("llama")), torch.tensor([[5, 6, 7, 8, 9]])
+    context = choose_ways(linear, model)
+    with torch.inference_mode(), context:
+        before = model(tokens).logits
+    change(model)
+    with torch.inference_mode():
+        expected = model(tokens).logits
+        with context:
+            assert torch.allclose(model(tokens).logits, expected, atol=1e-5)
+    assert not torch.allclose(before, expected, atol=1e-4)
+
+
+def test_a_weight_goes_the_faster_way_again_once_it_is_plain_again():
+    model, x = copy.deepcopy(small_model("phi")), torch.randn(1, 5, 32)
+    layer = model.model.layers[0].self_attn.q_proj
+    context = choose_ways(Linear.PACKED, model)
+    with context:
+        assert "forward" in layer.__dict__
+    prune.random_unstructured(layer, "weight", 0.5)
+    with torch.no_grad(), context:
+        assert "forward" not in layer.__dict__
+    prune.remove(layer, "weight")
+    with torch.no_grad():
+        expected = layer(x)
+        with context:
+            assert "forward" in layer.__dict__
+            assert torch.allclose(layer(x), expected, atol=1e-4)
+
+
+def test_a_way_that_is_given_during_a_step_is_kept():
+    model = copy.deepcopy(small_model("phi"))
+    layer = model.model.layers[0].self_attn.q_proj
+    with choose_ways(Linear.PACKED, model):
+        layer.forward = lambda x: "mine"
+    assert layer(torch.zeros(1, 32)) == "mine"
+
+
+def test_gradients_asked_for_while_a_step_is_computed_flow():
+    model, x = copy.deepcopy(small_model("llama")), torch.randn(1, 5, 32, requires_grad=True)
+    with choose_ways(Linear.PACKED, model, Team(1)):
+        answer = model.model.layers[0].mlp(model.model.norm(x)) + model.model.layers[0].self_attn.q_proj(x)
+    answer.sum().backward()
+    assert x.grad is not None
+    assert model.model.norm.weight.grad is not None
+
+
+@needs_onednn
+@pytest.mark.parametrize("linear", [Linear.ONEDNN, Linear.PACKED])
+def test_numbers_and_device_that_are_the_default_elsewhere_change_nothing(linear):
+    # Loading another model in bfloat16 makes it the default of all threads for a while.
+    model, prompts = small_model("llama"), draw_prompts(3, seed=20)
+    results = []
+    for dtype, device in [
+        (torch.float32, None),
+        (torch.bfloat16, None),
+        (torch.float64, None),
+        (torch.float32, "meta"),
+    ]:
+        try:
+            torch.set_default_dtype(dtype)
+            torch.set_default_device(device)
+            engine = Engine(copy.deepcopy(model), "1MiB", options=Options(linear=linear))
+            results.append([r.token_ids for r in engine.generate(prompts, Generation(max_tokens=8, ignore_eos=True))])
+            engine.close()
+        finally:
+            torch.set_default_dtype(torch.float32)
+            torch.set_default_device(None)
+    assert results[1:] == results[:1] * 3

@@ -96,6 +96,18 @@ def test_a_part_that_somebody_watches_is_not_gone_around():
     engine.close()
 
 
+def test_attention_whose_part_was_replaced_is_the_models_own():
+    model, prompt = copy.deepcopy(small_model("llama")), draw_prompts(1, seed=4)[0]
+    engine = Engine(model, "1MiB", options=Options(linear=Linear.TORCH, prefix_caching=False))
+    layer = model.model.layers[0].self_attn
+    layer.v_proj = torch.nn.Linear(layer.v_proj.in_features, layer.v_proj.out_features)
+    torch.nn.init.normal_(layer.v_proj.weight)
+    result = engine.generate([prompt], Generation(max_tokens=8, ignore_eos=True))[0]
+    engine.close()
+    expected = generate_plainly(model, prompt, 8)
+    assert find_difference(model, prompt, expected, list(result.token_ids), tolerance=1e-3) is None
+
+
 @pytest.mark.parametrize("family", ["llama", "gemma3"])
 def test_a_norm_is_the_same_through_the_kernel(family):
     model = small_model(family)
@@ -127,6 +139,18 @@ def test_a_norm_follows_its_weight():
     layer.weight.data.mul_(3.0)
     with torch.inference_mode(), ways:
         assert torch.allclose(layer(x), before * 3, rtol=1e-5)
+
+
+def test_a_norm_whose_weight_or_summand_is_not_what_it_was_is_the_models_own():
+    model = copy.deepcopy(small_model("llama"))
+    layer, x = model.model.norm, torch.randn(1, 3, 32)
+    torch.nn.init.normal_(layer.weight)
+    (forward,) = (way.make() for way in find_norms(model, TEAM) if way.layer is layer)
+    with torch.inference_mode():
+        layer.variance_epsilon = 2.0
+        assert torch.allclose(forward(x), layer(x), rtol=1e-5)
+        layer.to(torch.bfloat16)
+        assert torch.equal(forward(x), layer(x))
 
 
 def test_without_a_batch_attention_is_the_models_own():

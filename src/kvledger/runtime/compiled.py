@@ -68,7 +68,7 @@ class Compiled(Gather):
             _chunks.count_scratch(layout.shape.head_size, heads // layout.shape.kv_heads),
         )
         self._scratch_numbers += -self._scratch_numbers % 16  # a cache line
-        self._scratch = torch.empty(self.team.threads, self._scratch_numbers)
+        self._scratch = torch.empty(self.team.threads, self._scratch_numbers, dtype=torch.float32, device="cpu")
         self._tile_rows = _chunks.TILE_ROWS
         self._tiled: tuple[Batch | None, NDArray[np.int64]] = (None, np.zeros((0, 4), np.int64))
 
@@ -84,11 +84,9 @@ class Compiled(Gather):
         ``joined``: (1, rows, numbers of all heads), queries, keys and values of all heads. ``turns``: cosines and
         sines of the rotary embedding, (1, rows, head_size) each. All are float32.
         """
-        import torch
-
         heads, kv_heads, size = layer.query_heads, layer.shape.kv_heads, layer.shape.head_size
         rows = joined.shape[1]
-        queries = torch.empty(rows, heads, size)
+        queries = joined.new_empty(rows, heads, size)
         cosines, sines = turns[0].contiguous(), turns[1].contiguous()
         self.team.run(
             self._turning, rows, heads, kv_heads, size, self._places,

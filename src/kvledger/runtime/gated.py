@@ -52,7 +52,7 @@ def _make_forward(layer: Any, products: Packed | OneDnn) -> Forward:
         return outer(inner(x))
 
     def forward(x: torch.Tensor) -> torch.Tensor:
-        if x.dtype is not torch.float32:
+        if x.dtype is not torch.float32 or torch.is_grad_enabled():
             answer: torch.Tensor = plain(layer, x)
             return answer
         if x.dim() != 3 or x.shape[1] <= _ROWS_AT_A_TIME:
@@ -98,5 +98,6 @@ def _answers_alike(layer: Any, products: Packed | OneDnn) -> bool:
     """Return whether random rows are answered alike both ways: the parts may be used otherwise than their names say."""
     import torch
 
-    rows = torch.randn(1, 3, layer.gate_proj.in_features, generator=torch.Generator().manual_seed(0))
+    drawn = torch.Generator().manual_seed(0)
+    rows = torch.randn(1, 3, layer.gate_proj.in_features, generator=drawn, dtype=torch.float32, device="cpu")
     return is_alike(try_once(layer, rows), try_once(_make_forward(layer, products), rows))

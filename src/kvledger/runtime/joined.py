@@ -87,15 +87,16 @@ def _find_manner(layer: Any) -> Manner | None:
     import torch
 
     drawn = torch.Generator().manual_seed(0)
-    hidden = torch.randn(1, _ROWS, layer.q_proj.in_features, generator=drawn)
-    watch = _Watch(torch.randn(1, _ROWS, layer.o_proj.in_features, generator=drawn))
+    draw = partial(torch.randn, 1, _ROWS, generator=drawn, dtype=torch.float32, device="cpu")
+    hidden = draw(layer.q_proj.in_features)
+    watch = _Watch(draw(layer.o_proj.in_features))
     size = getattr(layer, "head_dim", None)
     if not isinstance(size, int) or size < 2 or size % 2:
         return None
-    turns = torch.randn(1, _ROWS, size, generator=drawn), torch.randn(1, _ROWS, size, generator=drawn)
+    turns = draw(size), draw(size)
 
     def ask() -> Any:
-        mask = torch.zeros((1, 1, 1, 1), dtype=torch.bool)
+        mask = torch.zeros((1, 1, 1, 1), dtype=torch.bool, device="cpu")
         found = layer(hidden_states=hidden, position_embeddings=turns, attention_mask=mask, **{BATCH: watch})
         return found[0] if isinstance(found, tuple) and len(found) == 2 else None
 

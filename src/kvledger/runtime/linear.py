@@ -34,6 +34,8 @@ class Products(Protocol):
 
     layers: list[Any]
     """Its plain linear layers: none that has another class, or was given another way."""
+    unfit: set[Any]
+    """Those of them that are none any more, as `refresh` found."""
 
     def refresh(self) -> int:
         """Look for weights that have changed (mutates); return how often some had."""
@@ -85,6 +87,7 @@ class _Plain:
 
     def __init__(self, model: Any) -> None:
         self.layers = find_linears(model)
+        self.unfit: set[Any] = set()
 
     def refresh(self) -> int:
         """Nothing is kept that could change."""

@@ -71,7 +71,7 @@ class Packed(Weights):
         outputs = gate.out_features
         if key not in self._made:
             padded = -(-outputs // lanes) * lanes
-            both = [torch.zeros(padded, gate.in_features) for _ in range(2)]
+            both = [gate.weight.new_zeros(padded, gate.in_features) for _ in range(2)]
             for rows, layer in zip(both, (gate, content), strict=True):
                 rows[:outputs] = layer.weight.detach()
             together = torch.stack([rows.view(-1, lanes, gate.in_features) for rows in both], 1)
@@ -82,25 +82,21 @@ class Packed(Weights):
 
     def _lay_out(self, weight: torch.Tensor) -> torch.Tensor:
         """Return a weight (outputs, inputs) in panels (panels, inputs, outputs of a panel), the last filled up."""
-        import torch
-
         outputs, inputs = weight.shape
         wide = self._kernel.WIDE
         count = -(-outputs // wide)
-        padded = torch.zeros(count * wide, inputs)
+        padded = weight.new_zeros(count * wide, inputs)
         padded[:outputs] = weight
         return padded.view(count, wide, inputs).transpose(1, 2).contiguous()
 
     def _run(
         self, x: torch.Tensor, panels: torch.Tensor, outputs: int, bias: torch.Tensor | None, kind: int
     ) -> torch.Tensor:
-        import torch
-
         count, inputs, _ = panels.shape
         x = x.contiguous()
         rows = x.numel() // inputs
-        out = torch.empty(*x.shape[:-1], outputs)
-        scratch = torch.empty(self._team.threads * self._kernel.count_scratch())
+        out = x.new_empty(*x.shape[:-1], outputs)
+        scratch = x.new_empty(self._team.threads * self._kernel.count_scratch())
         step = max(1, min(_PANELS_AT_A_TIME, count // (4 * self._team.threads)))
         for first in range(0, rows, _ROWS_AT_A_TIME):
             self._team.run(

@@ -62,7 +62,7 @@ class Runner:
         else:
             from kvledger.runtime._rows import find_likeliest
 
-            values, tokens = torch.empty(len(logits)), torch.empty(len(logits), dtype=torch.int64)
+            values, tokens = logits.new_empty(len(logits)), logits.new_empty(len(logits), dtype=torch.int64)
             lie = logits.data_ptr(), tokens.data_ptr(), values.data_ptr()
             team.run(find_likeliest, *logits.shape, *lie, numbers=logits.numel())
         return tokens.tolist(), torch.isfinite(values).tolist()

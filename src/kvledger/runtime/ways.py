@@ -35,7 +35,7 @@ def choose_ways(linear: Linear, model: Any, team: Team | None = None) -> Swap:
     if isinstance(products, Packed | OneDnn):
         ways += find_gated(model, linears, products)
         ways += [Way(layer, partial(_make_forward, layer, products)) for layer in products.layers]
-    return Swap(ways, products.refresh)
+    return Swap(ways, products.refresh, products.unfit)
 
 
 def _make_forward(layer: Any, products: Packed | OneDnn) -> Forward:
@@ -44,6 +44,6 @@ def _make_forward(layer: Any, products: Packed | OneDnn) -> Forward:
     multiply, plain = products.multiply(layer), torch.nn.Linear.forward
 
     def forward(x: torch.Tensor) -> torch.Tensor:
-        return multiply(x) if x.dtype is torch.float32 else plain(layer, x)
+        return plain(layer, x) if x.dtype is not torch.float32 or torch.is_grad_enabled() else multiply(x)
 
     return forward

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -21,17 +22,25 @@ class Weights:
         self.model = model  # its number is not given to another while this lives
         self.layers = find_linears(model)
         self.changes = 0
+        self.unfit: set[Any] = set()
         self._kept = {layer: _keep(layer) for layer in self.layers}
         self._made: dict[tuple[Any, ...], torch.Tensor] = {}
+        self._refreshing = Lock()
 
     def refresh(self) -> int:
         """Forget what was made of weights that are not what they were (mutates); return how often that happened."""
-        stale = {layer for layer, kept in self._kept.items() if not kept.is_of(layer._parameters)}
-        if stale:
-            self.changes += 1
-            self._kept.update((layer, _keep(layer)) for layer in stale)
-            self._made = {key: made for key, made in self._made.items() if stale.isdisjoint(key)}
-        return self.changes
+        with self._refreshing:
+            stale = {layer for layer, kept in self._kept.items() if not kept.is_of(layer._parameters)}
+            changed = stale | {layer for layer in self.unfit if _is_plain(layer)}
+            if changed:
+                self.changes += 1
+                plain = {layer for layer in changed if _is_plain(layer)}
+                self.unfit.difference_update(plain)
+                self.unfit.update(changed - plain)
+                self._kept = {layer: kept for layer, kept in self._kept.items() if layer not in changed}
+                self._kept.update((layer, _keep(layer)) for layer in plain)
+                self._made = {key: made for key, made in list(self._made.items()) if changed.isdisjoint(key)}
+            return self.changes
 
 
 @dataclass(slots=True, eq=False)
@@ -40,16 +49,16 @@ class _Kept:
 
     weight: torch.Tensor
     bias: torch.Tensor | None
-    state: tuple[int, int]
+    state: tuple[int, ...]
     seen: torch.Tensor
     numbers: list[float]
 
     def is_of(self, parameters: dict[str, Any]) -> bool:
         """Whether a layer still has this weight, and the weight still is what it was."""
         return (
-            parameters["weight"] is self.weight
-            and parameters["bias"] is self.bias
-            and self.state == _state_of(self.weight)
+            parameters.get("weight") is self.weight
+            and parameters.get("bias", self) is self.bias
+            and self.state == _state_of(self.weight, self.bias)
             and self.seen.tolist() == self.numbers
         )
 
@@ -57,22 +66,23 @@ class _Kept:
 def _keep(layer: Any) -> _Kept:
     weight = layer.weight
     seen = weight.detach().view(-1)[:: max(1, weight.numel() // _LOOKS)]
-    return _Kept(weight, layer.bias, _state_of(weight), seen, seen.tolist())
+    return _Kept(weight, layer.bias, _state_of(weight, layer.bias), seen, seen.tolist())
 
 
-def _state_of(weight: torch.Tensor) -> tuple[int, int]:
-    return weight.data_ptr(), -1 if weight.is_inference() else weight._version
+def _state_of(weight: torch.Tensor, bias: torch.Tensor | None) -> tuple[int, ...]:
+    version = -1 if weight.is_inference() else weight._version
+    return weight.data_ptr(), version, 0 if bias is None else bias.data_ptr()
 
 
 def find_linears(model: Any) -> list[Any]:
     """Return the plain linear layers of a model in float32: none of another class, or that was given another way."""
+    return [layer for layer in model.modules() if _is_plain(layer) and "forward" not in layer.__dict__]
+
+
+def _is_plain(layer: Any) -> bool:
     import torch
 
-    return [
-        layer
-        for layer in model.modules()
-        if type(layer) is torch.nn.Linear
-        and "forward" not in layer.__dict__
-        and layer.weight.dtype == torch.float32
-        and layer.weight.is_contiguous()
-    ]
+    if type(layer) is not torch.nn.Linear or not {"weight", "bias"} <= layer._parameters.keys():
+        return False
+    numbers = [layer.weight] if layer.bias is None else [layer.weight, layer.bias]
+    return all(type(x) is torch.nn.Parameter and x.dtype is torch.float32 and x.is_contiguous() for x in numbers)
