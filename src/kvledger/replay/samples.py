@@ -82,7 +82,8 @@ def _check_apart(policy: Policy, workload: Workload, what: str) -> None:
         raise UsageError(
             f"a beam search beside {what} is not replayed: vLLM V1 sends each candidate as a request of one token, "
             "step by step, which no trace holds",
-            hint="replay it over block tables of one group: --samples-as forks, or --prefix-caching off",
+            hint="replay it under `paged` with --samples-as forks and layers that share one block table: "
+            "--bytes-per-token instead of --model makes such",
         )
 
 
