@@ -67,7 +67,7 @@ WRONG_BODIES: tuple[bytes, ...] = (
     b'{"prompt": [5], "n": 0}',
     b'{"prompt": [5], "n": 4000}',
     b'{"prompt": [5], "temperature": 1e400}',
-    b'{"prompt": [5], "logprobs": 2}',
+    b'{"prompt": [5], "logit_bias": {"7": 2}}',
     b'{"prompt": [5], "stop": "x"}',
     b'{"prompt": [5], "stream": "yes"}',
     json.dumps({"prompt": [5] * 5000}).encode(),
