@@ -64,6 +64,35 @@ def test_attention_that_only_looks_like_it_is_left_alone(change):
     assert joined_layers(model) == [other.self_attn for other in model.model.layers[1:]]
 
 
+def test_heads_that_are_turned_in_part_go_their_own_way():
+    model = copy.deepcopy(small_model("llama"))
+    rotary, narrow = model.model.rotary_emb, 4
+    turn = type(rotary).forward
+    rotary.__class__ = type(
+        "Narrow",
+        (type(rotary),),
+        {"forward": lambda *given, **others: tuple(x[..., :narrow] for x in turn(*given, **others))},
+    )
+    for layer in model.model.layers:
+        attend = type(layer.self_attn).forward
+
+        def forward(self, hidden_states, position_embeddings, attend=attend, **others):
+            cosines, sines = position_embeddings
+            rest = cosines.new_ones(*cosines.shape[:-1], self.head_dim - cosines.shape[-1])
+            turns = torch.cat([cosines, rest], -1), torch.cat([sines, rest * 0], -1)
+            return attend(self, hidden_states, position_embeddings=turns, **others)
+
+        layer.self_attn.__class__ = type("Partly", (type(layer.self_attn),), {"forward": forward})
+    assert len(joined_layers(model)) == len(model.model.layers)
+    prompts = draw_prompts(3, seed=8)
+    engine = Engine(model, "1MiB")
+    results = engine.generate(prompts, Generation(max_tokens=8, ignore_eos=True))
+    engine.close()
+    for prompt, result in zip(prompts, results, strict=True):
+        expected = generate_plainly(model, prompt, 8)
+        assert find_difference(model, prompt, expected, list(result.token_ids), tolerance=1e-3) is None
+
+
 @pytest.mark.parametrize("linear", [Linear.TORCH, Linear.ONEDNN, Linear.PACKED])
 def test_tokens_are_the_same_with_biases(linear):
     config = copy.deepcopy(small_model("llama").config)

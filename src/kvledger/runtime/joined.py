@@ -51,18 +51,24 @@ def _may_be(layer: Any, linears: set[Any]) -> bool:
 
 
 def _make_forward(layer: Any, manner: Manner, products: Products) -> Forward:
-    import torch
-
     into, out_of = products.multiply(*(layer._modules[name] for name in _INNER)), products.multiply(layer.o_proj)
-    plain = type(layer).forward
+    plain, size = type(layer).forward, layer.head_dim
 
     def forward(hidden_states: torch.Tensor, position_embeddings: Any = None, **others: Any) -> Any:
         batch = others.get(BATCH)
-        if batch is None or not batch.joins or hidden_states.dtype is not torch.float32:
+        if batch is None or not batch.joins or not _fits(hidden_states, position_embeddings, size):
             return plain(layer, hidden_states, position_embeddings=position_embeddings, **others)
         return out_of(batch.attend_joined(layer, into(hidden_states), position_embeddings, manner)), None
 
     return forward
+
+
+def _fits(hidden: torch.Tensor, turns: tuple[torch.Tensor, torch.Tensor], size: int) -> bool:
+    """Whether the kernel can turn these rows: some models turn only a part of each head, and say so by the width."""
+    import torch
+
+    due = 1, hidden.shape[1], size
+    return hidden.dtype is torch.float32 and all(x.dtype is torch.float32 and x.shape == due for x in turns)
 
 
 @dataclass(slots=True, eq=False)
