@@ -7,7 +7,6 @@ in float32. Arrays are flat and their indices unsigned, which Numba needs to see
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numba
@@ -15,6 +14,7 @@ import numpy as np
 
 from kvledger.runtime._jobs import ITEM, THREAD, array_at, as_job, compiled, take
 from kvledger.runtime._numbers import exp, plain, widened
+from kvledger.runtime._reading import LOWEST, find_places, weigh
 
 __all__ = ["TILE_ROWS", "attend_bfloat16", "attend_float32", "count_scratch"]
 
@@ -25,20 +25,11 @@ _APART = _PANEL_TOKENS + 16
 """Float32 from one number of the keys of a panel to the next: an odd number of cache lines, to use all of a cache."""
 TILE_ROWS = 32
 """Rows of an item."""
-_LOWEST = np.float32(-1e30)
-"""The score before any; further down than the model's own scores, and no infinity."""
 
 
 def count_scratch(head_size: int, shared: int) -> int:
     """Return the float32 of scratch a thread needs, where so many query heads share a key-value head."""
     return head_size * _APART + (2 + shared) * _PANEL_TOKENS + 2 * TILE_ROWS * shared
-
-
-@compiled
-def _find_places(table, first, end, block, places):
-    """Find where the tokens of a panel lie."""
-    for at in range(first, end):
-        places[at - first] = U(table[at // block]) * U(block) + U(at % block)
 
 
 @compiled
@@ -69,24 +60,14 @@ def _score(query, asked, panel, begin, end, size, scale, line):
 
 
 @compiled
-def _weigh(line, begin, end, softcap, most):
-    """Turn scores into weights of a softmax, in place; return the highest score so far, and the sum of the weights."""
-    first, last = U(begin), U(end)
-    if softcap > 0:
-        for i in range(first, last):
-            line[i] = softcap * np.float32(math.tanh(line[i] / softcap))
-    for i in range(first, last):
-        most = max(most, line[i])
-    total = np.float32(0.0)
-    for i in range(first, last):
-        weight = exp(line[i] - most)
-        line[i] = weight
-        total += weight
-    return most, total
+def _begin_of(row, h, heads):
+    """Return where the numbers of a query head of a row begin."""
+    kv_heads, shared, size, head = heads
+    return U(((row * kv_heads + head) * shared + h) * size)
 
 
-def _make_job(load: Any, stored: Any) -> Any:
-    """Return the kernel for numbers that are stored in one way."""
+def _make_passes(load: Any) -> tuple[Any, Any]:
+    """Return what reads the keys and the values of a panel, for one way of storing numbers."""
 
     @compiled
     def lay_out(keys, places, count, token, head, panel):
@@ -127,6 +108,13 @@ def _make_job(load: Any, stored: Any) -> Any:
                     out[o + d] += weight * load(values[value + d])
             i += U(1)
 
+    return lay_out, add
+
+
+def _make_tile(load: Any) -> Any:
+    """Return attention of one item, for one way of storing numbers."""
+    lay_out, add = _make_passes(load)
+
     @compiled
     def attend_panel(query, panel, lines, most, total, values, places, spans, heads, manner, out):
         """Attend with all queries of an item to the tokens of a panel that each reads."""
@@ -139,16 +127,15 @@ def _make_job(load: Any, stored: Any) -> Any:
             last = min(end, reach) - first
             if begin >= last:
                 continue
-            asked = U((row * kv_heads + head) * shared * size)
             for h in range(shared):
-                ask, of, line = row * shared + h, asked + U(h * size), lines[h * _PANEL_TOKENS :]
+                ask, of, line = row * shared + h, _begin_of(row, h, heads), lines[h * _PANEL_TOKENS :]
                 _score(query, of, panel, begin, last, size, manner[0], line)
-                highest, added = _weigh(line, begin, last, manner[1], most[ask])
+                highest, added = weigh(line, begin, last, manner[1], most[ask])
                 factor = exp(most[ask] - highest)
                 for d in range(U(size)):
                     out[of + d] *= factor
                 most[ask], total[ask] = highest, total[ask] * factor + added
-            add(lines, values, places, begin, last, token, of_head, shared, size, out, asked)
+            add(lines, values, places, begin, last, token, of_head, shared, size, out, _begin_of(row, 0, heads))
 
     @compiled
     def attend_tile(
@@ -157,26 +144,33 @@ def _make_job(load: Any, stored: Any) -> Any:
         """Attend with some rows of a sequence, for one key-value head."""
         position, rows, window = spans
         kv_heads, shared, size, head = heads
-        for ask in range(rows * shared):
-            has_sink = len(sink) > 0
-            most[ask] = sink[head * shared + ask % shared] if has_sink else _LOWEST
-            total[ask] = np.float32(1.0) if has_sink else np.float32(0.0)
-            to = U(((ask // shared) * kv_heads * shared + head * shared + ask % shared) * size)
-            for d in range(U(size)):
-                out[to + d] = np.float32(0.0)
+        for row in range(rows):
+            for h in range(shared):
+                ask, to, has_sink = row * shared + h, _begin_of(row, h, heads), len(sink) > 0
+                most[ask] = sink[head * shared + h] if has_sink else LOWEST
+                total[ask] = np.float32(1.0) if has_sink else np.float32(0.0)
+                for d in range(U(size)):
+                    out[to + d] = np.float32(0.0)
         first = max(0, position - window + 1) if window > 0 else 0
         while first < position + rows:
             end = min(first + _PANEL_TOKENS, position + rows)
-            _find_places(table, first, end, block, places)
+            find_places(table, first, end, block, places)
             lay_out(keys, places, end - first, U(kv_heads * size), U(head * size), panel)
             given = (position, rows, first, end, window)
             attend_panel(query, panel, lines, most, total, values, places, given, heads, manner, out)
             first = end
-        for ask in range(rows * shared):
-            to = U(((ask // shared) * kv_heads * shared + head * shared + ask % shared) * size)
-            share = np.float32(1.0) / total[ask]
-            for d in range(U(size)):
-                out[to + d] *= share
+        for row in range(rows):
+            for h in range(shared):
+                to, share = _begin_of(row, h, heads), np.float32(1.0) / total[row * shared + h]
+                for d in range(U(size)):
+                    out[to + d] *= share
+
+    return attend_tile
+
+
+def _make_job(load: Any, stored: Any) -> Any:
+    """Return the kernel for numbers that are stored in one way."""
+    attend_tile = _make_tile(load)
 
     @compiled
     def attend(address):

@@ -1,25 +1,23 @@
 """Decoding on a CPU: one query row a sequence against its blocks, read in place (compiled).
 
 Scores of a whole sequence fit the cache, so softmax is taken in two passes: all scores, then all values. Tokens are
-fetched ahead of being read, since blocks lie anywhere. Sums are kept in float32. Arrays are flat and
-their indices unsigned, which Numba needs to see in order to make vector code of them.
+fetched ahead of being read, since blocks lie anywhere. Sums are kept in float32. Arrays are flat and their indices
+unsigned, which Numba needs to see in order to make vector code of them.
 """
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numba
 import numpy as np
 
-from kvledger.runtime._jobs import ITEM, THREAD, array_at, as_job, compiled, inlined, prefetch, take
+from kvledger.runtime._jobs import ITEM, LINE_BYTES, THREAD, array_at, as_job, compiled, inlined, prefetch, take
 from kvledger.runtime._numbers import exp, plain, widened
+from kvledger.runtime._reading import LOWEST, find_places, weigh
 
 U = np.uint64
 
-_LINE_BYTES = 64
-"""Of a cache line, which is what is fetched ahead."""
 _AHEAD = 16
 """Tokens that lie between one that is fetched and the one that is read."""
 _TOGETHER = 4
@@ -32,33 +30,14 @@ def count_scratch(heads: int, longest: int) -> int:
 
 
 @compiled
-def _weigh(scores, begin, count, softcap, has_sink, sink):
-    """Turn the scores of one head into weights, in place: bent, then the softmax beside its sink."""
-    first, end = U(begin), U(begin + count)
-    if softcap > 0:
-        for i in range(first, end):
-            scores[i] = softcap * np.float32(math.tanh(scores[i] / softcap))
-    most = scores[first]
-    for i in range(first, end):
-        most = max(most, scores[i])
-    total = np.float32(0.0)
+def _share_out(scores, begin, end, softcap, has_sink, sink):
+    """Turn the scores of one head into its shares of the softmax, in place, beside its sink."""
+    most, total = weigh(scores, begin, end, softcap, sink if has_sink else LOWEST)
     if has_sink:
-        most = max(most, sink)
-        total = exp(sink - most)
-    for i in range(first, end):
-        weight = exp(scores[i] - most)
-        scores[i] = weight
-        total += weight
+        total += exp(sink - most)
     share = np.float32(1.0) / total
-    for i in range(first, end):
+    for i in range(U(begin), U(end)):
         scores[i] *= share
-
-
-@compiled
-def _find_places(table, begin, end, block, places):
-    """Find where the tokens of a row lie."""
-    for at in range(begin, end):
-        places[at - begin] = U(table[at // block]) * U(block) + U(at % block)
 
 
 def _make_passes(load: Any) -> tuple[Any, Any]:
@@ -66,7 +45,7 @@ def _make_passes(load: Any) -> tuple[Any, Any]:
 
     @inlined
     def fetch_ahead(stored, begin, count):
-        for i in range(begin, begin + count, U(_LINE_BYTES // stored.itemsize)):
+        for i in range(begin, begin + count, U(LINE_BYTES // stored.itemsize)):
             prefetch(stored, i)
 
     @compiled
@@ -154,12 +133,12 @@ def _make_job(load: Any, stored: Any) -> Any:
             table = array_at(job[17] + slots[row] * apart * 4, ((end - 1) // block + 1,), np.int32)
             query = array_at(job[14] + row * each * 4, (each,), np.float32)
             out = array_at(job[23] + row * each * 4, (each,), np.float32)
-            _find_places(table, begin, end, block, places)
+            find_places(table, begin, end, block, places)
             of = (kv_heads, shared, size, first, last)
             score(query, keys, places, end - begin, longest, of, manner[0], scores)
             for h in range(first * shared, last * shared):
                 given = sink[h] if sinks > 0 else np.float32(0.0)
-                _weigh(scores, h * longest, end - begin, manner[1], sinks > 0, given)
+                _share_out(scores, h * longest, h * longest + end - begin, manner[1], sinks > 0, given)
                 for d in range(h * size, h * size + size):
                     out[U(d)] = np.float32(0.0)
             gather(scores, values, places, end - begin, longest, of, out)

@@ -16,10 +16,25 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-__all__ = ["ITEM", "THREAD", "Job", "array_at", "as_job", "compiled", "inlined", "prefetch", "take"]
+__all__ = [
+    "ITEM",
+    "LINE_BYTES",
+    "THREAD",
+    "Job",
+    "array_at",
+    "as_job",
+    "build_prefetch",
+    "compiled",
+    "inlined",
+    "prefetch",
+    "take",
+]
 
 ITEM, THREAD = 0, 1
 """Places of the counters, zero when a job begins: the next item, and the next thread's own number."""
+
+LINE_BYTES = 64
+"""Of a cache line, which is what is fetched ahead."""
 
 Kernel = TypeVar("Kernel", bound=Callable[..., Any])
 
@@ -61,18 +76,22 @@ def _add(_context: Any, _address: Any, _amount: Any) -> Any:
     return types.int64(types.int64, types.int64), build
 
 
+def build_prefetch(builder: Any, place: Any) -> None:
+    """Write into a kernel, in LLVM's terms, that the cache line at a pointer is fetched: it will be read soon."""
+    word, byte = ir.IntType(32), ir.IntType(8).as_pointer()
+    kind = ir.FunctionType(ir.VoidType(), [byte, word, word, word])
+    function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+    to_read, in_all_caches, of_data = word(0), word(3), word(1)
+    builder.call(function, [builder.bitcast(place, byte), to_read, in_all_caches, of_data])
+
+
 @intrinsic  # type: ignore[untyped-decorator]
 def prefetch(_context: Any, array: Any, _index: Any) -> Any:
     """Fetch the cache line of an element, which will be read soon."""
 
     def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
-        word, byte = ir.IntType(32), ir.IntType(8).as_pointer()
-        kind = ir.FunctionType(ir.VoidType(), [byte, word, word, word])
-        function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
-        to_read, in_all_caches, of_data = word(0), word(3), word(1)
-        place = builder.bitcast(builder.gep(data, [arguments[1]]), byte)
-        builder.call(function, [place, to_read, in_all_caches, of_data])
+        build_prefetch(builder, builder.gep(data, [arguments[1]]))
         return context.get_dummy_value()
 
     return types.void(array, types.uint64), build

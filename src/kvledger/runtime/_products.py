@@ -13,10 +13,11 @@ import numba
 import numpy as np
 from llvmlite import ir
 from numba import types
+from numba.core import cgutils
 from numba.core.registry import cpu_target
 from numba.extending import intrinsic
 
-from kvledger.runtime._jobs import ITEM, THREAD, array_at, as_job, compiled, take
+from kvledger.runtime._jobs import ITEM, LINE_BYTES, THREAD, array_at, as_job, build_prefetch, compiled, take
 from kvledger.runtime._numbers import exp
 
 __all__ = ["GELU", "LANES", "PLAIN", "SILU", "WIDE", "count_scratch", "multiply"]
@@ -61,7 +62,8 @@ def _make_block(rows: int) -> Any:
 def _build_block(builder: Any, rows: int, x: Any, apart: Any, panel: Any, ahead: Any, inputs: Any, out: Any) -> None:
     word, number = ir.IntType(64), ir.FloatType()
     vector = ir.VectorType(number, LANES)
-    fma = _declare(builder, ir.FunctionType(vector, [vector] * 3), f"llvm.fma.v{LANES}f32") if _FUSES else None
+    kind, name = ir.FunctionType(vector, [vector] * 3), f"llvm.fma.v{LANES}f32"
+    fma = cgutils.get_or_insert_function(builder.module, kind, name) if _FUSES else None
     lines = [builder.inttoptr(builder.add(x, builder.mul(apart, word(r))), number.as_pointer()) for r in range(rows)]
     before = builder.block
     loop, after = builder.append_basic_block("inputs"), builder.append_basic_block("sums")
@@ -103,16 +105,9 @@ def _load(builder: Any, address: Any, vector: Any) -> Any:
 
 
 def _fetch(builder: Any, address: Any, count: int) -> None:
-    word, byte = ir.IntType(32), ir.IntType(8).as_pointer()
-    function = _declare(builder, ir.FunctionType(ir.VoidType(), [byte, word, word, word]), "llvm.prefetch.p0")
-    for line in range(0, count, 64):
-        place = builder.inttoptr(builder.add(address, ir.IntType(64)(line)), byte)
-        builder.call(function, [place, word(0), word(3), word(1)])
-
-
-def _declare(builder: Any, kind: Any, name: str) -> Any:
-    known = builder.module.globals.get(name)
-    return known if known is not None else ir.Function(builder.module, kind, name)
+    for line in range(0, count, LINE_BYTES):
+        place = builder.add(address, ir.IntType(64)(line))
+        build_prefetch(builder, builder.inttoptr(place, ir.IntType(8).as_pointer()))
 
 
 _block_of_all, _block_of_four = _make_block(_ROWS), _make_block(4)

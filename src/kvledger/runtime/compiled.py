@@ -60,7 +60,8 @@ class Compiled(Gather):
         pairs = [pages.tokens_of(i) for i in range(layout.tensors)]
         self._places = len(pairs[0][0])
         self._addresses = [(keys.data_ptr(), values.data_ptr()) for keys, values in pairs]
-        self._first_table = address_of(tables.arrays.blocks)
+        self._sizes = {layer.index: self._sizes_of(layer) for layer in layout.layers.values()}
+        self._lies = {layer.index: self._lies_of(layer) for layer in layout.layers.values()}
         self._longest = tables.arrays.blocks.shape[2] * pages.block_size
         heads = max(layer.query_heads for layer in layout.layers.values())
         self._scratch_numbers = max(
@@ -125,8 +126,8 @@ class Compiled(Gather):
         rows, kv_heads = len(batch.decodes), layer.shape.kv_heads
         parts = 1 if rows >= _ROWS_OF_A_THREAD * self.team.threads else kv_heads
         self.team.run(
-            self._decoding, rows, *self._sizes_of(layer), self._longest, len(sinks), parts, self._scratch_numbers,
-            queries.data_ptr(), *self._lies_of(layer), *batch.decodes.addresses, address_of(bent), address_of(sinks),
+            self._decoding, rows, *self._sizes[layer.index], self._longest, len(sinks), parts, self._scratch_numbers,
+            queries.data_ptr(), *self._lies[layer.index], *batch.decodes.addresses, address_of(bent), address_of(sinks),
             self._scratch.data_ptr(), out.data_ptr(),
             numbers=batch.decodes.read_tokens * layer.shape.token_bytes // 4,
         )  # fmt: skip
@@ -150,8 +151,8 @@ class Compiled(Gather):
         if not len(tiles):
             return
         self.team.run(
-            self._prefilling, len(tiles), *self._sizes_of(layer), len(sinks), self._scratch_numbers,
-            queries.data_ptr(), *self._lies_of(layer), address_of(tiles), address_of(bent), address_of(sinks),
+            self._prefilling, len(tiles), *self._sizes[layer.index], len(sinks), self._scratch_numbers,
+            queries.data_ptr(), *self._lies[layer.index], address_of(tiles), address_of(bent), address_of(sinks),
             self._scratch.data_ptr(), out.data_ptr(),
             numbers=queries.numel() * self.pages.block_size,
         )  # fmt: skip
@@ -167,7 +168,7 @@ class Compiled(Gather):
     def _lies_of(self, layer: Layer) -> tuple[int, int, int]:
         """Return where keys, values and the first table lie."""
         blocks = self.tables.arrays.blocks
-        table = self._first_table + self.layout.group_of[layer.index] * blocks.strides[1]
+        table = address_of(blocks) + self.layout.group_of[layer.index] * blocks.strides[1]
         return (*self._addresses[self.layout.tensor_of[layer.index]], table)
 
     def _tiles_of(self, batch: Batch) -> NDArray[np.int64]:
