@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from kvledger.ledger import Accuracy
-from kvledger.report.html.saved import SavedLengthTable
+from kvledger.report.html.saved import SavedLengths, SavedLengthTable
 
 __all__ = ["SavedBudget", "SavedCache", "SavedEviction", "SavedLiveCache", "SavedTraceFile", "SavedTraceLengths"]
 
@@ -34,16 +34,11 @@ class SavedRate(Struct, frozen=True, kw_only=True):
     peak_60_seconds: float | None
 
 
-class SavedTraceLengths(Struct, frozen=True, kw_only=True):
-    """The statistics of one column of lengths."""
+class SavedTraceLengths(SavedLengths, frozen=True, kw_only=True):
+    """What `trace` tells beside of a column of lengths."""
 
     count: int
-    mean_tokens: float
-    p50_tokens: int
-    p90_tokens: int
     p95_tokens: int
-    p99_tokens: int
-    max_tokens: int
     sum_tokens: int
 
 
