@@ -2,8 +2,9 @@
 
 import pytest
 
+from kvledger.engines.deployment import MOST_RANKS, Deployment
 from kvledger.engines.parallel import check_heads
-from kvledger.engines.plan import MOST_RANKS, Deployment, KvMemory
+from kvledger.engines.plan import KvMemory
 from kvledger.engines.registry import ENGINES, load_planner
 from kvledger.errors import UsageError
 from kvledger.model.by_hand import read_layers

@@ -8,7 +8,8 @@ import pytest
 from kvledger.pool import parse_policy
 from kvledger.replay import Clock, Pool, Settings, replay
 from kvledger.report.replay import ReplayReport
-from kvledger.report.replay_text import answer, replay_text
+from kvledger.report.replay_answer import answer
+from kvledger.report.replay_text import replay_text
 from kvledger.report.tables import percent, render, signed_points
 from tests.replay.by_hand import workload
 

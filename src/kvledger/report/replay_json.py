@@ -15,7 +15,7 @@ from kvledger.report.findings_json import findings_json
 from kvledger.report.layout_json import layout_json
 from kvledger.report.lengths_json import lengths_json
 from kvledger.report.replay import ReplayReport
-from kvledger.report.replay_text import answer
+from kvledger.report.replay_answer import answer
 from kvledger.report.what_if import what_if_json
 from kvledger.traces.lengths import tabulate_lengths
 
